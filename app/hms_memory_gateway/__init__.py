@@ -1,0 +1,1 @@
+"""The gateway: Claude's memory tool over HTTP, one store for each namespace."""

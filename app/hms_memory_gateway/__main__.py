@@ -1,0 +1,7 @@
+"""`python -m hms_memory_gateway`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

@@ -1,0 +1,72 @@
+"""The application: settings and a way to open stores in, a FastAPI out."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from .access import Access
+from .connection import Connect
+from .documentation import DESCRIPTION
+from .middleware import Boundary
+from .pool import Pool
+from .problems import CallerFault, InternalFault, MethodRefused, RouteMissing, response
+from .readiness import Readiness
+from .routes import memory, operations
+from .settings import Settings
+
+_ROUTING_FAULTS: Mapping[int, type[CallerFault]] = {404: RouteMissing, 405: MethodRefused}
+
+
+def create_app(settings: Settings, connect: Connect, readiness: Readiness | None = None) -> FastAPI:
+    """Build the gateway.
+
+    Args:
+        settings: as the operator wants it.
+        connect: opens the store of a namespace.
+        readiness: answers `/readyz`; without it, the gateway is ready until it stops.
+
+    Returns:
+        An ASGI application for one process: it owns the stores that it opens.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any]]:
+        async with Pool(
+            connect,
+            max_connections=settings.max_connections,
+            idle_seconds=settings.idle_seconds,
+            acquire_seconds=settings.acquire_seconds,
+            drain_seconds=settings.drain_seconds,
+        ) as pool:
+            yield {
+                "pool": pool,
+                "settings": settings,
+                "readiness": readiness or Readiness([], lambda: pool.is_closing),
+            }
+
+    app = FastAPI(
+        title="hms-memory-gateway",
+        version=version("hms-memory-gateway"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    app.add_middleware(Boundary, access=Access(settings))
+    app.add_exception_handler(HTTPException, _routing_fault)
+    app.include_router(memory.router)
+    app.include_router(operations.router)
+    return app
+
+
+def _routing_fault(request: Request, error: Exception) -> Response:
+    status, headers = (
+        (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
+    )
+    fault = _ROUTING_FAULTS.get(status, InternalFault)()
+    return response(fault, request.state.request_id, headers)

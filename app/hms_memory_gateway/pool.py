@@ -1,0 +1,244 @@
+"""The connections of all namespaces: who waits, what is opened, what is closed.
+
+State is `_connections` (every one whose process may still live), `_waiting` (who waits for which
+namespace, in the order they came), `_failures` and `_is_closing`. `_assign` decides, without an
+await, after every change; waiters wait for facts and are handed nothing, so one that is cancelled
+leaves nothing behind.
+"""
+
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import anyio
+
+from hms_memory_tool.files import MemoryFiles
+
+from .connection import Connect, Connection, State
+from .problems import AtCapacity, ShuttingDown, StartFailed
+
+_LIVED_SECONDS = 5.0  # an engine that ran this long did start: the next failure is a first one
+_FIRST_BACKOFF_SECONDS = 0.1
+_LAST_BACKOFF_SECONDS = 5.0
+_FORGET_SECONDS = 60.0  # names come from callers: a failure is not kept for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An engine that did not start, or died at once; `count` in a row."""
+
+    count: int
+    at: float
+    error: Exception | None
+
+    @property
+    def retry_at(self) -> float:
+        """When the next attempt may be made."""
+        backoff = _FIRST_BACKOFF_SECONDS * 2.0 ** min(self.count - 1, 10)
+        return self.at + min(backoff, _LAST_BACKOFF_SECONDS)
+
+
+class Pool:
+    """At most one connection for a namespace, at most `max_connections` in all.
+
+    Args:
+        connect: opens the store of a namespace.
+        max_connections: when they are all open, the least recently used idle one is closed for
+            the next namespace.
+        idle_seconds: time after which an unused connection is closed.
+        acquire_seconds: the longest wait for a connection.
+        drain_seconds: how long a connection told to close waits for its leases.
+    """
+
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        max_connections: int = 64,
+        idle_seconds: float = 300,
+        acquire_seconds: float = 5,
+        drain_seconds: float = 10,
+    ) -> None:
+        self._connect = connect
+        self._max_connections = max_connections
+        self._idle_seconds = idle_seconds
+        self._acquire_seconds = acquire_seconds
+        self._drain_seconds = drain_seconds
+        self._connections: dict[str, Connection] = {}
+        self._waiting: dict[object, str] = {}
+        self._failures: dict[str, Failure] = {}
+        self._is_closing = False
+        self._changed = anyio.Event()
+        self._totals: Counter[str] = Counter()
+        self._tasks = anyio.create_task_group()
+
+    def __repr__(self) -> str:
+        now = self.stats()
+        return (
+            f"<Pool {now['opening']} opening, {now['busy']} busy, {now['idle']} idle, "
+            f"{now['draining']} draining, {now['waiting']} waiting>"
+        )
+
+    def stats(self) -> dict[str, int]:
+        """What there is now, and what there has been in all: `opened`, `failed`, `closed_*`."""
+        states = Counter(connection.state for connection in self._connections.values())
+        idle = sum(connection.is_idle for connection in self._connections.values())
+        return {
+            "opening": states[State.OPENING],
+            "busy": states[State.READY] - idle,
+            "idle": idle,
+            "draining": states[State.DRAINING],
+            "waiting": len(self._waiting),
+            "leases": sum(connection.leases for connection in self._connections.values()),
+            **self._totals,
+        }
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._is_closing
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._tasks.start_soon(self._expire)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Close every connection, when its leases are returned or their time is over."""
+        self._is_closing = True
+        for connection in list(self._connections.values()):
+            connection.stop("shutdown")
+        self._notify()
+        with anyio.move_on_after(self._drain_seconds):
+            while self._connections:
+                await self._changed.wait()
+        self._tasks.cancel_scope.cancel()  # the rest closes without waiting for its leases
+        return await self._tasks.__aexit__(kind, error, trace)
+
+    @asynccontextmanager
+    async def lease(self, namespace: str) -> AsyncGenerator[MemoryFiles]:
+        """Use the files of a namespace, opening its store first if need be.
+
+        Raises:
+            AtCapacity: it was not open in `acquire_seconds`.
+            StartFailed: its engine did not start.
+            ShuttingDown: the pool is closing.
+        """
+        connection = self._connections.get(namespace)
+        if connection is None or connection.state is not State.READY:
+            connection = await self._ready(namespace)
+        async with connection.lease() as files:
+            yield files
+
+    async def _ready(self, namespace: str) -> Connection:
+        ticket, since = object(), anyio.current_time()
+        self._waiting[ticket] = namespace
+        try:
+            with anyio.fail_after(self._acquire_seconds):
+                while True:
+                    self._assign()
+                    connection = self._connections.get(namespace)
+                    if connection and connection.state is State.READY:
+                        return connection
+                    self._raise_failure(namespace, since)
+                    await self._change(namespace)
+        except TimeoutError:
+            raise AtCapacity(f"not open after {self._acquire_seconds:g} seconds") from None
+        finally:
+            del self._waiting[ticket]
+
+    def _raise_failure(self, namespace: str, since: float) -> None:
+        """Tell everybody who waited for an attempt that it failed."""
+        if self._is_closing:
+            raise ShuttingDown("the pool is closing")
+        failure = self._failures.get(namespace)
+        if failure and failure.error and failure.at >= since:
+            raise StartFailed(str(failure.error)) from failure.error
+
+    async def _change(self, namespace: str) -> None:
+        """Wait until something changes, or the back-off of a namespace is over."""
+        failure = self._failures.get(namespace)
+        now = anyio.current_time()
+        limit = failure.retry_at - now if failure and failure.retry_at > now else None
+        with anyio.move_on_after(limit):
+            await self._changed.wait()
+
+    def _assign(self) -> None:
+        """Open what is waited for, in order of arrival, and make room for the rest."""
+        if self._is_closing:
+            return
+        wanted = 0
+        for namespace in dict.fromkeys(self._waiting.values()):
+            if namespace in self._connections or self._is_backing_off(namespace):
+                continue
+            if len(self._connections) < self._max_connections:
+                self._open(namespace)
+            else:
+                wanted += 1
+        coming = sum(one.state is State.DRAINING for one in self._connections.values())
+        for connection in self._idle()[: max(wanted - coming, 0)]:
+            connection.stop("evicted")
+
+    def _open(self, namespace: str) -> None:
+        connection = Connection(
+            namespace, self._connect, drain_seconds=self._drain_seconds, on_change=self._notify
+        )
+        self._connections[namespace] = connection
+        self._tasks.start_soon(self._own, connection)
+
+    async def _own(self, connection: Connection) -> None:
+        await connection.run()
+        del self._connections[connection.namespace]
+        self._record(connection)
+        self._assign()
+        self._notify()
+
+    def _record(self, connection: Connection) -> None:
+        now = anyio.current_time()
+        has_opened = connection.ready_at is not None
+        self._totals["opened" if has_opened else "failed"] += 1
+        if has_opened:
+            self._totals[f"closed_{connection.close_reason}"] += 1
+        lived = now - connection.ready_at if connection.ready_at is not None else 0
+        if lived < _LIVED_SECONDS and connection.close_reason in ("died", "wedged"):
+            last = self._failures.get(connection.namespace)
+            error = None if has_opened else connection.failure
+            self._failures[connection.namespace] = Failure(
+                last.count + 1 if last else 1, now, error
+            )
+        else:
+            self._failures.pop(connection.namespace, None)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _is_backing_off(self, namespace: str) -> bool:
+        failure = self._failures.get(namespace)
+        return failure is not None and anyio.current_time() < failure.retry_at
+
+    def _idle(self) -> list[Connection]:
+        """Idle connections, the least recently used first."""
+        idle = [connection for connection in self._connections.values() if connection.is_idle]
+        return sorted(idle, key=lambda connection: connection.returned_at)
+
+    async def _expire(self) -> None:
+        """Close what nobody has used for a while, whether or not anybody asks for more."""
+        while True:
+            now = anyio.current_time()
+            for connection in self._idle():
+                if connection.returned_at + self._idle_seconds <= now:
+                    connection.stop("idle")
+            for namespace, failure in list(self._failures.items()):
+                if failure.at + _FORGET_SECONDS <= now:
+                    del self._failures[namespace]
+            oldest = next((one.returned_at for one in self._idle()), now)
+            await anyio.sleep(max(oldest + self._idle_seconds - now, 0.01))

@@ -1,0 +1,99 @@
+"""Serve: listen, run the application, stop in order when told to."""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import uvicorn
+
+from .application import create_app
+from .embedded import embedded
+from .engine import Engine
+from .readiness import Readiness, can_keep, can_run
+from .settings import Settings
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 2_048
+
+
+class CannotServe(Exception):
+    """The gateway cannot start here; the text says what to change."""
+
+
+def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int:
+    """Serve until a signal says to stop, then finish what is under way.
+
+    Args:
+        settings: as the operator wants it.
+        engine: the hms-mcp to run.
+        environ: what of the engine's settings is forwarded to it.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CannotServe: the data folder or the address cannot be used.
+    """
+    os.umask(0o077)  # memory is for its owner alone, in whatever the engine creates
+    _make(settings.data_dir)
+    listener = _listen(settings.host, settings.port)
+    readiness = Readiness(
+        [
+            ("engine_missing", can_run(engine.path)),
+            ("data_dir_unwritable", can_keep(settings.data_dir)),
+        ],
+        lambda: server.should_exit,
+    )
+    app = create_app(settings, embedded(engine.path, settings, environ), readiness)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(round(settings.drain_seconds), 1),
+        )
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it is done; then this handler makes it an exit.
+        signal.signal(number, server.handle_exit)
+    _announce(settings, engine, listener)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def _make(data_dir: Path) -> None:
+    try:
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotServe(
+            f"The data folder {data_dir} cannot be made ({error.strerror}). "
+            "Choose another with --data-dir or HMS_GATEWAY_DATA_DIR."
+        ) from error
+    if not os.access(data_dir, os.W_OK | os.X_OK):
+        raise CannotServe(f"The data folder {data_dir} cannot be written to by this user.")
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise CannotServe(
+            f"Cannot listen on {host} port {port} ({error.strerror}). "
+            "Choose another port with --port or HMS_GATEWAY_PORT; 0 takes any free one."
+        ) from error
+
+
+def _announce(settings: Settings, engine: Engine, listener: socket.socket) -> None:
+    logger.info("hms-mcp %s at %s (%s)", engine.version, engine.path, engine.reason)
+    logger.info("stores are kept in %s", settings.data_dir)
+    if settings.token is None:
+        logger.info("no token is set: whoever reaches this address can read and write")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    logger.info("listening on http://%s:%d", host, listener.getsockname()[1])

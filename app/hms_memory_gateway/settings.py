@@ -1,0 +1,136 @@
+"""What an operator can set: the environment, prefix `HMS_GATEWAY_`, or the command line."""
+
+import re
+import shlex
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+import platformdirs
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from .namespaces import store_name
+from .problems import CallerFault
+
+PREFIX = "HMS_GATEWAY_"
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+# What the gateway itself says to each child; an argument of the operator's would contradict it.
+_OURS = (
+    "--transport",
+    "--data-dir",
+    "--store",
+    "--namespace",
+    "--project",
+    "--tools",
+    "--read-only",
+)
+
+_TOKEN = re.compile("[!-~]+")
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _default_data_dir() -> Path:
+    return platformdirs.user_data_path("hms-memory-gateway")
+
+
+class Settings(BaseSettings):
+    """All settings, checked; they never change while the gateway runs."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8080, ge=0, le=65_535, description="port to listen on; 0 picks a free one")
+    data_dir: Path = Field(
+        default_factory=_default_data_dir, description="folder that holds all stores"
+    )
+    hms_args: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="further arguments for each hms-mcp, quoted as in a shell"
+    )
+    max_connections: int = Field(64, ge=1, description="stores open at once")
+    idle_seconds: Seconds = Field(300, description="time after which an unused store is closed")
+    acquire_seconds: Seconds = Field(5, description="longest wait for a store to be open")
+    open_seconds: Seconds = Field(30, description="longest that opening a store may take")
+    call_seconds: Seconds = Field(10, description="longest that one call of the engine may take")
+    drain_seconds: Seconds = Field(
+        10, description="longest wait for requests under way when the gateway is told to stop"
+    )
+    max_body_bytes: int = Field(1 << 20, ge=1_024, description="largest request body")
+    max_file_bytes: int | None = Field(
+        None, ge=1, description="largest file; can only lower the engine's limit"
+    )
+    max_view_chars: int = Field(
+        16_000, ge=100, description="characters after which a view is cut, with a note"
+    )
+    token: SecretStr | None = Field(None, description="bearer token that every caller has to send")
+    allow_unauthenticated: bool = Field(
+        False, description="listen on other addresses than loopback without a token"
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="further Host names to answer for, separated by commas; * for any"
+    )
+    default_namespace: str | None = Field(
+        None, description="namespace of requests that name none: for a single user's sidecar"
+    )
+
+    @field_validator("hms_args", mode="before")
+    @classmethod
+    def _split_arguments(cls, value: object) -> object:
+        return tuple(shlex.split(value)) if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+
+    @field_validator("hms_args")
+    @classmethod
+    def _keep_ours(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if taken := next((one for one in value if one.split("=")[0].startswith(_OURS)), None):
+            raise ValueError(f"{taken.split('=')[0]} is the gateway's own to set")
+        return value
+
+    @field_validator("token")
+    @classmethod
+    def _can_be_sent(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and not _TOKEN.fullmatch(value.get_secret_value()):
+            raise ValueError("a token is printable ASCII without spaces, and not empty")
+        return value
+
+    @field_validator("default_namespace")
+    @classmethod
+    def _is_namespace(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                store_name([value.encode()], None)
+            except CallerFault as fault:
+                raise ValueError(f"not a namespace. {fault}") from None
+        return value
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @model_validator(mode="after")
+    def _refuse_open_door(self) -> "Settings":
+        if not (self.token or self.allow_unauthenticated or self.is_loopback):
+            raise ValueError(
+                f"{self.host} can be reached from other machines, and there is no token. "
+                f"Set {PREFIX}TOKEN, or {PREFIX}ALLOW_UNAUTHENTICATED=true if something in front "
+                "of the gateway keeps strangers out."
+            )
+        return self
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach the gateway."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False

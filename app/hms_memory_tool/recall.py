@@ -1,0 +1,130 @@
+"""What a recall answers: each file with the lines that match, as data and as text for Claude.
+
+The engine ranks; here the ranked texts become excerpts. Pure.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+import snowballstemmer
+
+from .store import Hit
+from .text import lines_of
+
+_WINDOW_LINES = 5  # matching lines lie at most this far apart in one excerpt
+_MAX_LINE_CHARS = 240  # of a line in an excerpt
+_MATCHES = 500  # matching lines looked at in one file: a bound on the work
+_SEED = 3  # letters that a word shares with its stem, so that few words need stemming
+_WORD = re.compile(r"\w+")
+# Scripts written without spaces: there two neighbouring characters stand for a word.
+_UNSPACED = re.compile(
+    "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A file that a query found.
+
+    `score` is relative to the best hit (0 to 1); `excerpt` is lines `start_line` to `end_line`
+    of the file, the last cut short if it is long.
+    """
+
+    path: str
+    score: float
+    excerpt: str
+    start_line: int
+    end_line: int
+    lexical_score: float
+    semantic_score: float | None = None
+
+
+class Terms:
+    """The words of a query, to be found in lines whatever their English ending."""
+
+    def __init__(self, query: str) -> None:
+        words = _WORD.findall(query.casefold())
+        self.pairs = frozenset(pairs_of(query))
+        self._stems = frozenset(map(_stem, words))
+        self._seeds = frozenset(stem[:_SEED] for stem in self._stems)
+
+    def of(self, line: str) -> set[str]:
+        """Those that occur in `line`."""
+        words = _WORD.findall(line.casefold())
+        stems = {_stem(word) for word in words if word[:_SEED] in self._seeds}
+        found = stems & self._stems
+        return found | self.pairs.intersection(pairs_of(line)) if self.pairs else found
+
+
+def pairs_of(text: str) -> Iterator[str]:
+    """Neighbouring characters in scripts without spaces; a lone one counts as a pair."""
+    for run in _UNSPACED.findall(text):
+        yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
+
+
+def recalled(hit: Hit, terms: Terms) -> Recalled:
+    """Cut the matching lines out of a ranked text."""
+    lines = lines_of(hit.text) or [""]
+    first, last = _matching(lines, terms)
+    shown = [_clip(line, terms) for line in lines[first : last + 1]]
+    return Recalled(
+        path=hit.key,
+        score=hit.score,
+        excerpt="\n".join(shown),
+        start_line=first + 1,
+        end_line=last + 1,
+        lexical_score=hit.lexical_score,
+        semantic_score=hit.semantic_score,
+    )
+
+
+def render(results: Sequence[Recalled]) -> str:
+    """The answer of `memory_recall` as Claude reads it, lines numbered as `view` numbers them."""
+    if not results:
+        return (
+            "No memory file matches. Other words may find one, "
+            "or view /memories to see which files there are."
+        )
+    found = [_paragraph(rank, result) for rank, result in enumerate(results, 1)]
+    return "\n\n".join(["Memory files that match, best first:", *found])
+
+
+def _paragraph(rank: int, result: Recalled) -> str:
+    lines = enumerate(result.excerpt.split("\n"), result.start_line)
+    head = f"{rank}. {result.path} (score {result.score:.2f})"
+    return "\n".join([head, *(f"{number:6d}\t{line}" for number, line in lines)])
+
+
+def _matching(lines: Sequence[str], terms: Terms) -> tuple[int, int]:
+    """The first and last line (from 0) to show: the densest matches and a line on either side."""
+    found = ((at, terms.of(line)) for at, line in enumerate(lines))
+    matches = list(islice(((at, words) for at, words in found if words), _MATCHES))
+    if not matches:
+        return 0, min(_WINDOW_LINES, len(lines)) - 1
+    windows = [
+        [match for match in matches[at : at + _WINDOW_LINES] if match[0] < start + _WINDOW_LINES]
+        for at, (start, _) in enumerate(matches)
+    ]
+    best = max(windows, key=lambda window: len(set().union(*(words for _, words in window))))
+    return max(best[0][0] - 1, 0), min(best[-1][0] + 1, len(lines) - 1)
+
+
+def _clip(line: str, terms: Terms) -> str:
+    if len(line) <= _MAX_LINE_CHARS:
+        return line
+    at = next((word.start() for word in _WORD.finditer(line) if terms.of(word.group())), 0)
+    start = max(at - _MAX_LINE_CHARS // 4, 0)
+    end = start + _MAX_LINE_CHARS
+    return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
+
+
+@lru_cache(maxsize=10_000)
+def _stem(word: str) -> str:
+    stem: str = _stemmer.stemWord(word)
+    return stem
+
+
+_stemmer = snowballstemmer.stemmer("english")

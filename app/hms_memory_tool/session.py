@@ -1,0 +1,200 @@
+"""A session with an hms-mcp: opened and closed in one task, called from any."""
+
+import codecs
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TextIO
+
+import anyio
+from mcp import ClientSession, MCPError, StdioServerParameters
+from mcp.client import Transport
+from mcp.client.stdio import stdio_client
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import (
+    CONNECTION_CLOSED,
+    REQUEST_TIMEOUT,
+    CallToolRequest,
+    CallToolRequestParams,
+    Implementation,
+)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import ConnectionLost, EngineFault, TimedOut, Unavailable
+from .store import ToolFailed
+
+_STDERR_LINES = 20  # what is kept of the engine's last words
+_STDERR_SECONDS = 1.0  # for them to arrive once it has exited
+_STDERR_CHUNK = 65_536
+_PING_SECONDS = 1.0  # a process that runs answers a ping in well under this
+_CLIENT = Implementation(name="hms-memory-gateway", version="0.1.0")
+
+
+class _Answer(BaseModel):
+    """A tool's result without its `content`, which repeats `structuredContent` as text."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    structured: dict[str, Any] = Field(alias="structuredContent")
+    is_error: bool = Field(False, alias="isError")
+
+
+class _Dispatcher(JSONRPCDispatcher[Any]):
+    """The SDK's receive loop, and an event for its end: how the death of an idle child shows."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.ended = anyio.Event()
+
+    async def run(self, *args: Any, **options: Any) -> None:
+        try:
+            await super().run(*args, **options)
+        finally:
+            self.ended.set()
+
+
+class EngineSession:
+    """An open session. Calling it calls a tool of the engine (`store.Call`).
+
+    Args:
+        session: an initialized session of the MCP SDK.
+        ended: set when the connection is gone.
+        call_seconds: the longest that a call may take.
+    """
+
+    def __init__(self, session: ClientSession, ended: anyio.Event, call_seconds: float) -> None:
+        self._session = session
+        self._call_seconds = call_seconds
+        self.ended = ended
+
+    async def __call__(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        """Call a tool and return its structured result.
+
+        Raises:
+            ToolFailed: the tool answered with an error.
+            ConnectionLost, TimedOut, EngineFault: it was sent, and there is no result.
+            Unavailable: it was not sent.
+        """
+        if self.ended.is_set():
+            raise Unavailable("the engine's connection has ended")
+        answer = await self._send(tool, arguments)
+        if answer.is_error:
+            error = answer.structured.get("error", {})
+            raise ToolFailed(error.get("code", "internal"), error.get("message", "no message"))
+        return answer.structured
+
+    async def is_alive(self) -> bool:
+        """Whether the engine answers at all: a slow one does, a stopped one does not."""
+        try:
+            with anyio.fail_after(_PING_SECONDS):
+                await self._session.send_ping()
+        except (MCPError, TimeoutError):
+            return False
+        return True
+
+    async def _send(self, tool: str, arguments: dict[str, Any]) -> _Answer:
+        # send_request: call_tool checks each result against the tool's schema once more, which
+        # triples the time of a call.
+        request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
+        try:
+            return await self._session.send_request(
+                request, _Answer, request_read_timeout_seconds=self._call_seconds
+            )
+        except MCPError as error:
+            raise _fault(error, self._call_seconds) from error
+        except ValidationError as error:
+            raise EngineFault(f"{tool} gave an answer that is not hms-mcp's") from error
+
+
+def _fault(error: MCPError, seconds: float) -> Unavailable:
+    if error.code == CONNECTION_CLOSED:
+        return ConnectionLost("the engine's connection ended")
+    if error.code == REQUEST_TIMEOUT:
+        return TimedOut(f"the engine did not answer in {seconds:g} seconds")
+    return EngineFault(f"the engine failed: {error}")
+
+
+@asynccontextmanager
+async def open_stdio(
+    command: str,
+    args: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    open_seconds: float,
+    call_seconds: float,
+    on_stderr: Callable[[str], None],
+) -> AsyncGenerator[EngineSession]:
+    """Start an hms-mcp, hold a session with it, and see it exit.
+
+    Args:
+        command: the binary.
+        args: its arguments.
+        env: variables on top of the SDK's short list of safe ones.
+        open_seconds: the longest that it may take until it answers; a store with a long history
+            takes seconds to open.
+        call_seconds: the longest that a call may take.
+        on_stderr: takes each line that it writes to stderr, for the log.
+
+    Raises:
+        Unavailable: it did not start, or its transport broke; the text ends with its own last
+            words, since a locked store or a wrong passphrase shows nowhere else.
+    """
+    parameters = StdioServerParameters(command=command, args=list(args), env=dict(env))
+    last_words: deque[str] = deque(maxlen=_STDERR_LINES)
+
+    def heard(line: str) -> None:
+        last_words.append(line)
+        on_stderr(line)
+
+    try:
+        async with (
+            _stderr(heard) as errlog,
+            _session(stdio_client(parameters, errlog), open_seconds, call_seconds) as session,
+        ):
+            yield session
+    except Exception as error:
+        raise Unavailable(" ".join(["hms-mcp failed.", *last_words])) from error
+
+
+@asynccontextmanager
+async def _session(
+    transport: Transport, open_seconds: float, call_seconds: float
+) -> AsyncGenerator[EngineSession]:
+    async with transport as streams:
+        dispatcher = _Dispatcher(*streams)
+        async with ClientSession(dispatcher=dispatcher, client_info=_CLIENT) as session:
+            with anyio.fail_after(open_seconds):
+                await session.initialize()
+            yield EngineSession(session, dispatcher.ended, call_seconds)
+
+
+@asynccontextmanager
+async def _stderr(on_line: Callable[[str], None]) -> AsyncGenerator[TextIO]:
+    """A file for a child's stderr, read line by line until the child has exited."""
+    receive, send = os.pipe()
+    async with anyio.create_task_group() as tasks:
+        ended = anyio.Event()
+        tasks.start_soon(_listen, receive, on_line, ended)
+        try:
+            with os.fdopen(send, "w") as errlog:
+                yield errlog
+        finally:
+            with anyio.move_on_after(_STDERR_SECONDS, shield=True):
+                await ended.wait()
+            tasks.cancel_scope.cancel()
+
+
+async def _listen(receive: int, on_line: Callable[[str], None], ended: anyio.Event) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    rest = ""
+    with os.fdopen(receive, "rb", buffering=0) as pipe:
+        while True:
+            await anyio.wait_readable(pipe)
+            chunk = pipe.read(_STDERR_CHUNK)
+            *lines, rest = (rest + decoder.decode(chunk or b"")).split("\n")
+            for line in filter(None, map(str.strip, lines)):
+                on_line(line)
+            if not chunk:
+                break
+    ended.set()

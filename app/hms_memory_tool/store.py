@@ -1,0 +1,237 @@
+"""The store behind the commands: its protocol, and the store over hms-mcp.
+
+The only file that knows the engine's tools and their JSON. Each method is one tool call.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from .errors import (
+    AlreadyExists,
+    ConnectionLost,
+    EngineFault,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    TimedOut,
+    Unavailable,
+    VersionConflict,
+)
+
+TAG = "memory-file"
+T = TypeVar("T")
+
+Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]
+"""Call a tool of the engine: its name and arguments in, `structuredContent` out.
+
+Raises `ToolFailed` for a result with `isError`; `ConnectionLost`, `TimedOut` or `EngineFault` when
+there is no result; plain `Unavailable` when the call was not even sent.
+"""
+
+
+class ToolFailed(Exception):
+    """A tool call of the engine ended in `isError`; `code` is one of the engine's."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A memory as the engine keeps it; what another client set on it is kept by every edit."""
+
+    key: str
+    text: str
+    version: str = ""
+    title: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of a listing: the key, its text's size in bytes, and the version."""
+
+    key: str
+    size: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Part of a listing in key order; `cursor` is None on the last."""
+
+    items: Sequence[T]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document that a query found. `score` is relative to the best hit, 0 to 1."""
+
+    key: str
+    text: str
+    score: float
+    lexical_score: float
+    semantic_score: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one text may hold and one listing may return."""
+
+    max_text_bytes: int
+    max_page: int
+    max_recalled: int
+
+
+class Store(Protocol):
+    """One namespace of a store of texts."""
+
+    async def limits(self) -> Limits:
+        """The limits that the engine reports."""
+
+    async def get(self, key: str) -> Document:
+        """Read one document. Raises `NotFound`."""
+
+    async def create(self, document: Document) -> str:
+        """Write a key that does not exist, return its version. Raises `AlreadyExists`."""
+
+    async def replace(self, document: Document, text: str) -> str:
+        """Change the text alone, if nobody did since it was read. Raises `VersionConflict`."""
+
+    async def delete(self, keys: Sequence[str]) -> int:
+        """Delete what exists of these keys (at most 1,000), return how many that were."""
+
+    async def entries(self, prefix: str, cursor: str | None, limit: int) -> Page[Entry]:
+        """List what begins with `prefix`, in key order, from after `cursor`."""
+
+    async def documents(self, prefix: str, cursor: str | None, limit: int) -> Page[Document]:
+        """Like `entries`, whole: at `limit` texts of 32 KiB a page is large."""
+
+    async def recall(self, query: str, k: int) -> list[Hit]:
+        """The `k` memory files most relevant to `query`, best first."""
+
+
+class HmsStore:
+    """A `Store` in one namespace of an hms-mcp.
+
+    Args:
+        call: calls a tool of the engine.
+        namespace: the engine's name of the store. Answers that carry a namespace must carry
+            this one, so a mix-up of connections cannot go unseen.
+        is_shared: send the namespace with every call, for a server with `--namespace-arg`.
+    """
+
+    def __init__(self, call: Call, namespace: str, *, is_shared: bool = False) -> None:
+        self._call = call
+        self._namespace = namespace
+        self._selection = {"namespace": namespace} if is_shared else {}
+
+    async def limits(self) -> Limits:
+        answer = self._own(await self._ask("stats", {}))
+        limits = answer["limits"]
+        return Limits(limits["max_text_bytes"], limits["max_page"], limits["max_top_k"])
+
+    async def get(self, key: str) -> Document:
+        return _document((await self._ask("get", {"id": key}))["memory"])
+
+    async def create(self, document: Document) -> str:
+        return await self._remember(document, document.text, {"create_only": True})
+
+    async def replace(self, document: Document, text: str) -> str:
+        return await self._remember(document, text, {"if_version": document.version})
+
+    async def delete(self, keys: Sequence[str]) -> int:
+        deleted: int = (await self._write("forget", {"ids": list(keys)}))["deleted"]
+        return deleted
+
+    async def entries(self, prefix: str, cursor: str | None, limit: int) -> Page[Entry]:
+        memories, following = await self._list(prefix, cursor, limit, full=False)
+        entries = [Entry(one["id"], one["bytes"], one["version"]) for one in memories]
+        return Page(entries, following)
+
+    async def documents(self, prefix: str, cursor: str | None, limit: int) -> Page[Document]:
+        memories, following = await self._list(prefix, cursor, limit, full=True)
+        return Page([_document(one) for one in memories], following)
+
+    async def recall(self, query: str, k: int) -> list[Hit]:
+        answer = await self._ask("recall", {"query": query, "k": k, "tags": [TAG]})
+        return [
+            Hit(
+                hit["memory"]["id"],
+                hit["memory"]["text"],
+                hit["score"],
+                hit["lexical_score"],
+                hit.get("semantic_score"),
+            )
+            for hit in answer["results"]
+        ]
+
+    async def _list(
+        self, prefix: str, cursor: str | None, limit: int, *, full: bool
+    ) -> tuple[list[Mapping[str, Any]], str | None]:
+        arguments: dict[str, Any] = {"prefix": prefix, "limit": limit, "full": full}
+        if cursor is not None:
+            arguments["cursor"] = cursor
+        answer = await self._ask("list", arguments)
+        return answer["memories"], answer["next_cursor"]
+
+    async def _remember(self, document: Document, text: str, condition: dict[str, Any]) -> str:
+        arguments: dict[str, Any] = {
+            "id": document.key,
+            "text": text,
+            "allow_empty": True,
+            "tags": sorted({*document.tags, TAG}),
+            **condition,
+        }
+        # `remember` drops whatever is not sent again.
+        if document.title is not None:
+            arguments["title"] = document.title
+        if document.metadata:
+            arguments["metadata"] = dict(document.metadata)
+        version: str = self._own(await self._write("remember", arguments))["version"]
+        return version
+
+    async def _ask(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            return await self._call(tool, {**arguments, **self._selection})
+        except ToolFailed as failure:
+            raise _FAULTS.get(failure.code, EngineFault)(str(failure)) from failure
+
+    async def _write(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        try:
+            return await self._ask(tool, arguments)
+        except (ConnectionLost, TimedOut, EngineFault) as fault:
+            # Even a failure that the engine reports (a full disk) can leave the write behind.
+            raise OutcomeUnknown(f"{tool}: {fault}") from fault
+
+    def _own(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        if answer["namespace"] != self._namespace:
+            raise EngineFault("the engine answered for another namespace than it was asked for")
+        return answer
+
+
+def _document(memory: Mapping[str, Any]) -> Document:
+    return Document(
+        key=memory["id"],
+        text=memory["text"],
+        version=memory["version"],
+        title=memory.get("title"),
+        tags=tuple(memory["tags"]),
+        metadata=memory["metadata"],
+    )
+
+
+_FAULTS: dict[str, type[NotFound | AlreadyExists | VersionConflict | Refused | Unavailable]] = {
+    "not_found": NotFound,
+    "already_exists": AlreadyExists,
+    "version_conflict": VersionConflict,
+    # Our own check comes first, so this is a limit that `stats` does not report.
+    "too_large": Refused,
+    "store_locked": Unavailable,
+    "store_unavailable": Unavailable,
+    "too_many_stores": Unavailable,
+}

@@ -1,0 +1,170 @@
+"""Fixtures: the real engine, gateways over it in this process, and real HTTP to them."""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+import uvicorn
+
+from hms_memory_gateway.application import create_app
+from hms_memory_gateway.connection import Connect
+from hms_memory_gateway.embedded import embedded
+from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
+from hms_memory_gateway.settings import Settings
+from hms_memory_tool.session import open_stdio
+from hms_memory_tool.store import HmsStore
+
+_START_SECONDS = 10.0
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """The loop that the gateway runs on."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.fixture(scope="session")
+def engine(pytestconfig: pytest.Config) -> Engine:
+    """The real hms-mcp, installed if this machine has none; that takes minutes and says so."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        return ensure(os.environ, default_cache(), progress_for(sys.stderr))
+    with capture.global_and_fixture_disabled():
+        return ensure(os.environ, default_cache(), progress_for(sys.stderr))
+
+
+class Client:
+    """Sends what an agent sends, for one namespace."""
+
+    def __init__(self, http: httpx2.Client, namespace: str) -> None:
+        self.http = http
+        self.namespace = namespace
+
+    def post(self, route: str, body: object) -> httpx2.Response:
+        """Any route, any body."""
+        content = json.dumps(body)  # in ASCII: half of a surrogate pair can be sent like that
+        headers = {"X-Memory-Namespace": self.namespace, "Content-Type": "application/json"}
+        return self.http.post(route, content=content, headers=headers)
+
+    def command(self, command: str, **fields: object) -> tuple[bool, str]:
+        """A memory command: whether it went well, and the text."""
+        return self.execute({"command": command, **fields})
+
+    def execute(self, command: object) -> tuple[bool, str]:
+        """A memory command as a whole object."""
+        answer = self.post("/memory/command", command)
+        assert answer.status_code == 200, answer.text
+        body = answer.json()
+        assert body.keys() == {"content", "is_error"}
+        return not body["is_error"], body["content"]
+
+    def recall(self, query: str, k: int = 5) -> list[dict[str, Any]]:
+        """The results of a recall."""
+        answer = self.post("/memory/recall", {"query": query, "k": k})
+        assert answer.status_code == 200, answer.text
+        assert not answer.json()["is_error"], answer.text
+        results: list[dict[str, Any]] = answer.json()["results"]
+        return results
+
+
+_namespaces = count()
+
+
+class Gateway:
+    """A gateway that serves."""
+
+    def __init__(self, http: httpx2.Client, settings: Settings) -> None:
+        self.http = http
+        self.settings = settings
+
+    def client(self, namespace: str | None = None) -> Client:
+        """A client of a namespace; of a new one where none is named."""
+        return Client(self.http, namespace or f"test-{next(_namespaces)}")
+
+
+Serve = Callable[..., AbstractContextManager[Gateway]]
+
+
+@contextmanager
+def serving(settings: Settings, connect: Connect) -> Generator[Gateway]:
+    """Serve an application on a free port of loopback, in a thread of its own."""
+    server = uvicorn.Server(
+        uvicorn.Config(
+            create_app(settings, connect), port=0, lifespan="on", log_config=None, access_log=False
+        )
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        port = _port(server, thread)
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as http:
+            yield Gateway(http, settings)
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def _port(server: uvicorn.Server, thread: threading.Thread) -> int:
+    pause = threading.Event()
+    for _ in range(int(_START_SECONDS / 0.01)):
+        if server.started:
+            port: int = server.servers[0].sockets[0].getsockname()[1]
+            return port
+        assert thread.is_alive(), "the gateway did not start"
+        pause.wait(0.01)
+    raise AssertionError("the gateway did not start in time")
+
+
+@pytest.fixture(scope="session")
+def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
+    """Start a gateway over real engines: `with serve(max_connections=2) as gateway`."""
+
+    def start(**options: Any) -> AbstractContextManager[Gateway]:
+        folder = options.pop("data_dir", None) or tmp_path_factory.mktemp("data")
+        settings = Settings(data_dir=Path(folder), **options)
+        return serving(settings, embedded(engine.path, settings, os.environ))
+
+    return start
+
+
+ReadStore = Callable[[Path, str], dict[str, str]]
+
+
+@pytest.fixture(scope="session")
+def read_store(engine: Engine) -> ReadStore:
+    """Read the texts of a store that nobody has open: data folder and namespace to id and text."""
+
+    def read(folder: Path, namespace: str) -> dict[str, str]:
+        async def documents() -> dict[str, str]:
+            arguments = [f"--namespace={namespace}", f"--data-dir={folder}", "--max-page=10000"]
+            async with open_stdio(
+                str(engine.path), arguments, {}, open_seconds=30, call_seconds=30, on_stderr=print
+            ) as session:
+                page = await HmsStore(session, namespace).documents("", None, 10_000)
+                return {document.key: document.text for document in page.items}
+
+        return anyio.run(documents)
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def gateway(serve: Serve) -> Iterator[Gateway]:
+    """A gateway with the default settings, shared by the tests that need no other."""
+    with serve() as started:
+        yield started
+
+
+@pytest.fixture
+def client(gateway: Gateway) -> Client:
+    """A client of an empty namespace."""
+    return gateway.client()
