@@ -4,8 +4,13 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +25,7 @@ from hms_memory_gateway.connection import Connect
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
 from hms_memory_gateway.settings import Settings
-from hms_memory_tool.session import open_stdio
+from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import HmsStore
 
 _START_SECONDS = 10.0
@@ -106,7 +111,9 @@ def serving(settings: Settings, connect: Connect) -> Generator[Gateway]:
     thread.start()
     try:
         port = _port(server, thread)
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60) as http:
+        with httpx2.Client(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60
+        ) as http:
             yield Gateway(http, settings)
     finally:
         server.should_exit = True
@@ -168,3 +175,26 @@ def gateway(serve: Serve) -> Iterator[Gateway]:
 def client(gateway: Gateway) -> Client:
     """A client of an empty namespace."""
     return gateway.client()
+
+
+OpenStore = Callable[..., AbstractAsyncContextManager[tuple[HmsStore, EngineSession]]]
+
+
+@pytest.fixture(scope="session")
+def open_store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> OpenStore:
+    """Open a store with an engine of its own, without a gateway: store and session."""
+
+    @asynccontextmanager
+    async def opened(*arguments: str) -> AsyncGenerator[tuple[HmsStore, EngineSession]]:
+        folder = tmp_path_factory.mktemp("store")
+        async with open_stdio(
+            str(engine.path),
+            [f"--data-dir={folder}", "--namespace=n", *arguments],
+            {},
+            open_seconds=30,
+            call_seconds=30,
+            on_stderr=print,
+        ) as session:
+            yield HmsStore(session, "n"), session
+
+    return opened

@@ -226,8 +226,13 @@ class Pool:
         return failure is not None and anyio.current_time() < failure.retry_at
 
     def _idle(self) -> list[Connection]:
-        """Idle connections, the least recently used first."""
-        idle = [connection for connection in self._connections.values() if connection.is_idle]
+        """Connections that nobody uses or is about to use, the least recently used first."""
+        wanted = set(self._waiting.values())
+        idle = [
+            connection
+            for namespace, connection in self._connections.items()
+            if connection.is_idle and namespace not in wanted
+        ]
         return sorted(idle, key=lambda connection: connection.returned_at)
 
     async def _expire(self) -> None:

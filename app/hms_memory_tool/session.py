@@ -147,14 +147,20 @@ async def open_stdio(
         last_words.append(line)
         on_stderr(line)
 
+    callers: Exception | None = None
     try:
         async with (
             _stderr(heard) as errlog,
             _session(stdio_client(parameters, errlog), open_seconds, call_seconds) as session,
         ):
-            yield session
+            try:
+                yield session
+            except Exception as error:  # noqa: BLE001 - raised again below
+                callers = error  # outside of the task groups, which would wrap it in layers
     except Exception as error:
         raise Unavailable(" ".join(["hms-mcp failed.", *last_words])) from error
+    if callers is not None:
+        raise callers
 
 
 @asynccontextmanager
