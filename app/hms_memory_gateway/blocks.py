@@ -3,23 +3,25 @@
 A refusal is an answer for Claude; everything else that goes wrong is the boundary's.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from hms_memory_tool.commands import MEMORY_TOOL, RECALL_TOOL, parse_command, parse_recall
-from hms_memory_tool.errors import Refused, Unavailable
+from hms_memory_tool.errors import ConnectionLost, NotConnected, Refused, Unavailable
+from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.recall import Recalled, render
 
 from .pool import Pool
 from .problems import BodyInvalid, told
+
+T = TypeVar("T")
 
 
 async def execute(pool: Pool, namespace: str, given: object) -> dict[str, Any]:
     """Run the `input` of a `memory` block; what is wrong with it never reaches an engine."""
     try:
         command = parse_command(given)
-        async with pool.lease(namespace) as files:
-            return _answer(await files.execute(command))
+        return _answer(await _do(pool, namespace, lambda files: files.execute(command)))
     except Refused as refusal:
         return _answer(str(refusal), is_error=True)
 
@@ -28,8 +30,7 @@ async def recall(pool: Pool, namespace: str, given: object) -> dict[str, Any]:
     """Run the `input` of a `memory_recall` block."""
     try:
         request = parse_recall(given)
-        async with pool.lease(namespace) as files:
-            results = await files.recall(request)
+        results = await _do(pool, namespace, lambda files: files.recall(request))
     except Refused as refusal:
         return {**_answer(str(refusal), is_error=True), "results": []}
     return {**_answer(render(results)), "results": [_result(one) for one in results]}
@@ -66,6 +67,20 @@ async def tool_results(pool: Pool, namespace: str, content: Sequence[Any]) -> li
             }
         )
     return results
+
+
+async def _do(pool: Pool, namespace: str, work: Callable[[MemoryFiles], Awaitable[T]]) -> T:
+    """Use the files of a namespace; once more if their engine had gone.
+
+    An engine that died while nobody looked costs no caller anything: with these two faults
+    nothing was written, so doing all of it again with the next engine is safe.
+    """
+    try:
+        async with pool.lease(namespace) as files:
+            return await work(files)
+    except (NotConnected, ConnectionLost):
+        async with pool.lease(namespace) as files:
+            return await work(files)
 
 
 _RUN = {MEMORY_TOOL["name"]: execute, RECALL_TOOL["name"]: recall}

@@ -76,6 +76,12 @@ class Connection:
         return f"<Connection {self.state.value}, {self.leases} leases>"
 
     @property
+    def is_ready(self) -> bool:
+        """Whether it can be leased: it is open, and its engine has not gone."""
+        is_there = self._memory is not None and not self._memory.ended.is_set()
+        return self.state is State.READY and is_there
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is open and nobody uses it."""
         return self.state is State.READY and self.leases == 0

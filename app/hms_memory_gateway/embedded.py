@@ -1,6 +1,7 @@
 """The embedded engine: one hms-mcp child over stdio for each open namespace."""
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ FORWARDED = (
     "HMS_MCP_MAX_TEXT_BYTES",
     "HMS_MCP_PASSPHRASE",
 )
+_QUIET = ("hms-mcp info", "hms-mcp debug")  # how its less important lines begin
 # A listing in few calls; the engine's default is 200.
 _DEFAULTS = {"HMS_MCP_MAX_PAGE": "1000"}
 
@@ -45,8 +47,11 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
 
     @asynccontextmanager
     async def connect(namespace: str) -> AsyncGenerator[Memory]:
+        name = re.compile(rf"(?<![a-z0-9_-]){re.escape(namespace)}(?![a-z0-9_-])")
+
         def log(line: str) -> None:
-            logger.warning("store %s hms-mcp: %s", for_log(namespace), line)
+            level = logging.INFO if line.startswith(_QUIET) else logging.WARNING
+            logger.log(level, "store %s %s", for_log(namespace), line)
 
         arguments = [
             # Not `--namespace NAME`: a name may begin with a dash.
@@ -61,6 +66,7 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
             open_seconds=settings.open_seconds,
             call_seconds=settings.call_seconds,
             on_stderr=log,
+            clean=lambda line: name.sub(for_log(namespace), line),
         ) as session:
             store = HmsStore(session, namespace)
             files = MemoryFiles(

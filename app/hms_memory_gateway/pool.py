@@ -133,7 +133,7 @@ class Pool:
             ShuttingDown: the pool is closing.
         """
         connection = self._connections.get(namespace)
-        if connection is None or connection.state is not State.READY:
+        if connection is None or not connection.is_ready:
             connection = await self._ready(namespace)
         async with connection.lease() as files:
             yield files
@@ -146,7 +146,7 @@ class Pool:
                 while True:
                     self._assign()
                     connection = self._connections.get(namespace)
-                    if connection and connection.state is State.READY:
+                    if connection and connection.is_ready:
                         return connection
                     self._raise_failure(namespace, since)
                     await self._change(namespace)

@@ -7,6 +7,7 @@
     ├── AlreadyExists         the store has that key already
     ├── VersionConflict       the key changed since it was read
     └── Unavailable           the operator, or time: the call never reached the engine
+        ├── NotConnected      the engine had gone before the call was sent
         ├── ConnectionLost    the engine went away before it answered
         ├── TimedOut          the engine did not answer in time
         ├── EngineFault       the engine failed in a way that only its operator can mend
@@ -58,6 +59,12 @@ class Unavailable(MemoryFault):
     """The memory cannot be reached; nothing was written, so a retry is safe."""
 
     code = "unavailable"
+
+
+class NotConnected(Unavailable):
+    """The connection had ended before the call was sent."""
+
+    code = "not_connected"
 
 
 class ConnectionLost(Unavailable):

@@ -5,7 +5,7 @@ no empty ones. What each command answers is decided in `text` and `paths`; here 
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from random import random
 
@@ -19,6 +19,7 @@ from .errors import (
     EngineFault,
     MemoryFault,
     NotFound,
+    OutcomeUnknown,
     Refused,
     Unavailable,
     VersionConflict,
@@ -210,15 +211,14 @@ class MemoryFiles:
             if await self._tree(old) != sources:
                 raise VersionConflict(old)
         except MemoryFault as fault:
-            with suppress(Unavailable):
-                await self._forget(copies)
+            await self._forget(copies, begun=True)
             if isinstance(fault, Unavailable):
                 raise
             raise Contended(
                 f"{old} or {new} was changed by others during the move. "
                 "Nothing was moved. Please try again."
             ) from fault
-        await self._forget([source.key for source in sources])
+        await self._forget([source.key for source in sources], begun=True)
 
     async def _copy(self, source: Entry, key: str) -> None:
         document = await self._store.get(source.key)
@@ -226,9 +226,15 @@ class MemoryFiles:
             raise VersionConflict(source.key)
         await self._store.create(replace(document, key=key))
 
-    async def _forget(self, keys: Sequence[str]) -> None:
+    async def _forget(self, keys: Sequence[str], *, begun: bool = False) -> None:
+        """Delete keys. Once something has been written, no failure leaves a known outcome."""
         for start in range(0, len(keys), _DELETE_KEYS):
-            await self._store.delete(keys[start : start + _DELETE_KEYS])
+            try:
+                await self._store.delete(keys[start : start + _DELETE_KEYS])
+            except Unavailable as fault:
+                if begun or start:
+                    raise OutcomeUnknown(str(fault)) from fault
+                raise
 
     async def _exists(self, path: str) -> bool:
         return path == ROOT or await self._is_file(path) or await self._is_directory(path)

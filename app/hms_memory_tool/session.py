@@ -21,7 +21,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import ConnectionLost, EngineFault, TimedOut, Unavailable
+from .errors import ConnectionLost, EngineFault, NotConnected, TimedOut, Unavailable
 from .store import ToolFailed
 
 _STDERR_LINES = 20  # what is kept of the engine's last words
@@ -74,10 +74,10 @@ class EngineSession:
         Raises:
             ToolFailed: the tool answered with an error.
             ConnectionLost, TimedOut, EngineFault: it was sent, and there is no result.
-            Unavailable: it was not sent.
+            NotConnected: it was not sent.
         """
         if self.ended.is_set():
-            raise Unavailable("the engine's connection has ended")
+            raise NotConnected("the engine's connection has ended")
         answer = await self._send(tool, arguments)
         if answer.is_error:
             error = answer.structured.get("error", {})
@@ -102,6 +102,8 @@ class EngineSession:
                 request, _Answer, request_read_timeout_seconds=self._call_seconds
             )
         except MCPError as error:
+            if error.code == CONNECTION_CLOSED:
+                self.ended.set()  # known here first: the receive loop is still winding down
             raise _fault(error, self._call_seconds) from error
         except ValidationError as error:
             raise EngineFault(f"{tool} gave an answer that is not hms-mcp's") from error
@@ -124,6 +126,7 @@ async def open_stdio(
     open_seconds: float,
     call_seconds: float,
     on_stderr: Callable[[str], None],
+    clean: Callable[[str], str] = str,
 ) -> AsyncGenerator[EngineSession]:
     """Start an hms-mcp, hold a session with it, and see it exit.
 
@@ -135,6 +138,7 @@ async def open_stdio(
             takes seconds to open.
         call_seconds: the longest that a call may take.
         on_stderr: takes each line that it writes to stderr, for the log.
+        clean: makes such a line fit to be seen; the engine writes namespaces and folders.
 
     Raises:
         Unavailable: it did not start, or its transport broke; the text ends with its own last
@@ -144,8 +148,8 @@ async def open_stdio(
     last_words: deque[str] = deque(maxlen=_STDERR_LINES)
 
     def heard(line: str) -> None:
-        last_words.append(line)
-        on_stderr(line)
+        last_words.append(clean(line))
+        on_stderr(clean(line))
 
     callers: Exception | None = None
     try:

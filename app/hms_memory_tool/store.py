@@ -26,7 +26,7 @@ Call: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[Mapping[str, Any]]]
 """Call a tool of the engine: its name and arguments in, `structuredContent` out.
 
 Raises `ToolFailed` for a result with `isError`; `ConnectionLost`, `TimedOut` or `EngineFault` when
-there is no result; plain `Unavailable` when the call was not even sent.
+there is no result; `NotConnected` when the call was not even sent.
 """
 
 

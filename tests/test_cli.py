@@ -1,0 +1,248 @@
+"""The command line, as its user meets it: processes, signals, exit codes, files."""
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from hms_memory_gateway.engine import Engine
+
+from .conftest import Client
+
+TOKEN = "correct-horse-battery"  # noqa: S105 - a made-up one
+
+
+class Process:
+    """A running gateway."""
+
+    def __init__(self, process: subprocess.Popen[str], http: httpx2.Client) -> None:
+        self.process = process
+        self.http = http
+
+    def client(self) -> Client:
+        return Client(self.http, "u1")
+
+    def children(self) -> list[int]:
+        """The engines that it has started."""
+        listing = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(child) for child in listing.read_text().split()]
+
+
+def environment(engine: Engine, folder: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HMS_")}
+    ours = {"HMS_MCP_BIN": str(engine.path), "HMS_GATEWAY_DATA_DIR": str(folder)}
+    return {**kept, **ours, "HMS_GATEWAY_PORT": "0", **more}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hms_memory_gateway", *arguments]
+
+
+@contextmanager
+def running(environ: Mapping[str, str], log: Path, *arguments: str) -> Generator[Process]:
+    """A gateway that has said where it listens; ended at the end if it still runs."""
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            command(*arguments), env=environ, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                written.write(line)
+                if found := re.search(r"listening on (http://\S+)", line):
+                    break
+            else:
+                raise AssertionError(f"it ended with {process.wait()}: {log.read_text()}")
+            with httpx2.Client(base_url=found[1], trust_env=False, timeout=30) as http:
+                yield Process(process, http)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest = process.communicate(timeout=30)[1]
+            written.write(rest)
+
+
+def run(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments), env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_everything_is_still_there_after_a_restart(engine: Engine, tmp_path: Path) -> None:
+    environ = environment(engine, tmp_path / "data")
+    text = "blue\r\nand \u2028 odd\n\n"
+    with running(environ, tmp_path / "log") as first:
+        assert first.client().command("create", path="/memories/d/a", file_text=text)[0]
+        seen = first.client().command("view", path="/memories/d/a")
+        first.process.send_signal(signal.SIGTERM)
+        assert first.process.wait(timeout=30) == 0
+    with running(environ, tmp_path / "log") as second:
+        assert second.client().command("view", path="/memories/d/a") == seen
+        assert [result["path"] for result in second.client().recall("blue")] == ["/memories/d/a"]
+
+
+def test_what_was_acknowledged_survives_kill_9_of_gateway_and_engine(
+    engine: Engine, tmp_path: Path
+) -> None:
+    environ = environment(engine, tmp_path / "data")
+    with running(environ, tmp_path / "log") as first:
+        for number in range(10):
+            assert first.client().command(
+                "create", path=f"/memories/{number}", file_text=str(number)
+            )[0]
+        (child,) = first.children()
+        os.kill(child, signal.SIGKILL)
+        # the next request finds a new engine and everything in it
+        assert first.client().command("create", path="/memories/after", file_text="x")[0]
+        first.process.kill()
+        assert first.process.wait(timeout=30) == -signal.SIGKILL
+    with running(environ, tmp_path / "log") as second:
+        listing = second.client().command("view", path="/memories")[1]
+        assert len(listing.split("\n")) == 13
+
+
+def test_a_signal_ends_it_in_order_and_leaves_no_engine_behind(
+    engine: Engine, tmp_path: Path
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with running(environment(engine, tmp_path / "data"), tmp_path / "log") as gateway:
+            assert gateway.client().command("view", path="/memories")[0]
+            children = gateway.children()
+            assert len(children) == 1
+            gateway.process.send_signal(number)
+            assert gateway.process.wait(timeout=30) == 0
+            assert not any(Path(f"/proc/{child}").exists() for child in children)
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_files_are_readable_by_their_owner_alone(engine: Engine, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    with running(environment(engine, folder), tmp_path / "log") as gateway:
+        gateway.client().command("create", path="/memories/a", file_text="x")
+    kept = [folder, *folder.rglob("*")]
+    assert len(kept) > 3
+    assert [path for path in kept if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+
+
+def test_no_marker_of_a_user_is_in_the_log_or_in_a_file_name(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Text, paths, queries, tokens and namespaces, in what goes well and in what does not."""
+    environ = environment(engine, tmp_path / "data", HMS_GATEWAY_TOKEN=TOKEN, HMS_MCP_LOG="debug")
+    with running(environ, tmp_path / "log") as gateway:
+        client = Client(gateway.http, "Zebra-Namespace@x")
+        gateway.http.headers["Authorization"] = f"Bearer {TOKEN}"
+        client.command("create", path="/memories/zebra-path", file_text="zebra-text")
+        client.command("create", path="/memories/../zebra-path", file_text="zebra-text")
+        client.command("str_replace", path="/memories/zebra-path", old_str="zebra-old")
+        client.recall("zebra-query")
+        client.post("/zebra-route", {"x": "zebra-body"})
+        for child in gateway.children():
+            os.kill(child, signal.SIGKILL)
+        gateway.http.headers["Authorization"] = "Bearer zebra-token"
+        client.post("/memory/command", {"command": "view", "path": "/memories"})
+    log = (tmp_path / "log").read_text()
+    assert "store " in log
+    assert "zebra" not in log.lower()
+    assert TOKEN not in log
+
+
+def test_engine_says_which_one_is_used_and_why(engine: Engine, tmp_path: Path) -> None:
+    ended = run(environment(engine, tmp_path), "engine")
+    assert ended.returncode == 0
+    path, about = ended.stdout.splitlines()
+    assert path == str(engine.path)
+    assert about == f"hms-mcp {engine.version} (HMS_MCP_BIN names it)"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("PORT", "http", "HMS_GATEWAY_PORT: "),
+        ("PORT", "70000", "HMS_GATEWAY_PORT: "),
+        ("HOST", "0.0.0.0", "HMS_GATEWAY_TOKEN"),  # noqa: S104
+        ("IDLE_SECONDS", "nan", "HMS_GATEWAY_IDLE_SECONDS: "),
+        ("MAX_CONNECTIONS", "0", "HMS_GATEWAY_MAX_CONNECTIONS: "),
+        ("HMS_ARGS", "--namespace-arg", "--namespace-arg is the gateway's own"),
+        ("HMS_ARGS", "'unclosed", "HMS_GATEWAY_HMS_ARGS: "),
+        ("TOKEN", "not a secret-marker", "HMS_GATEWAY_TOKEN: "),
+        ("DEFAULT_NAMESPACE", "ü", "HMS_GATEWAY_DEFAULT_NAMESPACE: "),
+    ],
+)
+def test_a_wrong_setting_is_named_and_its_value_is_not(
+    engine: Engine, tmp_path: Path, variable: str, value: str, said: str
+) -> None:
+    environ = {**environment(engine, tmp_path), f"HMS_GATEWAY_{variable}": value}
+    ended = run(environ)
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "secret-marker" not in ended.stderr
+
+
+def test_the_command_line_has_the_same_settings_and_wins(engine: Engine, tmp_path: Path) -> None:
+    environ = {**environment(engine, tmp_path / "other"), "HMS_GATEWAY_PORT": "1"}
+    options = ["--data-dir", str(tmp_path / "data"), "--port", "0", "--max-file-bytes", "5"]
+    with running(environ, tmp_path / "log", *options) as gateway:
+        text = gateway.client().command("create", path="/memories/a", file_text="123456")[1]
+        assert "5 bytes" in text
+        assert (tmp_path / "data").is_dir()
+        assert not (tmp_path / "other").exists()
+
+
+def test_a_port_in_use_is_said_in_a_sentence(engine: Engine, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = run(environment(engine, tmp_path), "--port", port)
+    assert ended.returncode == 1
+    assert f"port {port}" in ended.stderr.splitlines()[-1]
+    assert "--port" in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_data_folder_that_cannot_be_made_is_said_in_a_sentence(
+    engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    ended = run(environment(engine, tmp_path / "file" / "data"))
+    assert ended.returncode == 1
+    assert "HMS_GATEWAY_DATA_DIR" in ended.stderr.splitlines()[-1]
+
+
+def test_a_setting_of_no_version_is_reported(engine: Engine, tmp_path: Path) -> None:
+    environ = environment(engine, tmp_path / "data", HMS_GATEWAY_PROT="1")
+    with running(environ, tmp_path / "log"):
+        pass
+    assert "HMS_GATEWAY_PROT" in (tmp_path / "log").read_text()
+
+
+def test_readiness_follows_the_engine_and_the_data_folder(engine: Engine, tmp_path: Path) -> None:
+    binary = tmp_path / "hms-mcp"
+    binary.symlink_to(engine.path)
+    environ = {**environment(engine, tmp_path / "data"), "HMS_MCP_BIN": str(binary)}
+    with running(environ, tmp_path / "log") as gateway:
+        assert gateway.http.get("/readyz").json() == {"status": "ready"}
+        binary.unlink()
+        answer = until(gateway.http, 503)
+        assert answer.json() == {"status": "not_ready", "reason": "engine_missing"}
+        assert gateway.http.get("/healthz").status_code == 200
+        binary.symlink_to(engine.path)
+        assert until(gateway.http, 200).json() == {"status": "ready"}
+        assert gateway.children() == []
+
+
+def until(http: httpx2.Client, status: int) -> httpx2.Response:
+    """Ask for readiness until it changes; each question costs time, and there is a bound."""
+    for _ in range(20_000):
+        answer = http.get("/readyz")
+        if answer.status_code == status:
+            return answer
+    raise AssertionError(f"readiness never became {status}")
