@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 import httpx2
 import pytest
 
@@ -192,11 +193,7 @@ async def failing(namespace: str) -> AsyncGenerator[Memory]:
 @asynccontextmanager
 async def broken(namespace: str) -> AsyncGenerator[Memory]:
     """An engine whose files are not even files: a defect of ours."""
-    yield Memory(None, Unset(), Unset())  # type: ignore[arg-type]
-
-
-class Unset:
-    """Stands where a broken connection has nothing."""
+    yield Memory(None, anyio.Event(), anyio.sleep_forever)  # type: ignore[arg-type]
 
 
 def test_an_engine_that_does_not_start_is_a_retryable_problem(tmp_path: Path) -> None:
@@ -219,6 +216,17 @@ def test_health_needs_no_engine_and_opens_no_store(tmp_path: Path) -> None:
         for _ in range(100):
             assert gateway.http.get("/healthz").json() == {"status": "ok"}
             assert gateway.http.get("/readyz").json() == {"status": "ready"}
+
+
+def test_a_defect_of_ours_is_a_problem_without_its_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(Settings(data_dir=tmp_path), broken) as gateway:
+        client = gateway.client()
+        check_problem(client.post("/memory/command", VIEW), 500, "internal")
+        assert gateway.http.get("/healthz").status_code == 200
+    (record,) = [record for record in caplog.records if record.name.endswith("middleware")]
+    assert "AttributeError at" in record.getMessage()
 
 
 def subclasses(kind: type[MemoryFault]) -> set[type[MemoryFault]]:

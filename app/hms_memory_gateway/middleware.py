@@ -10,10 +10,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hms_memory_tool.errors import MemoryFault
+from hms_memory_tool.errors import Unavailable
 
 from .access import Access
-from .problems import InternalFault, response
+from .problems import CallerFault, InternalFault, response
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Boundary:
         try:
             self._access.check(scope["path"], headers)
             await self._app(scope, receive, answer)
-        except MemoryFault as fault:
+        except (CallerFault, Unavailable) as fault:
             await response(fault, request_id)(scope, receive, answer)
         except ClientDisconnect:
             return  # nobody is left to answer

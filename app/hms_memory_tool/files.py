@@ -5,7 +5,7 @@ no empty ones. What each command answers is decided in `text` and `paths`; here 
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import random
 
@@ -25,11 +25,12 @@ from .errors import (
     VersionConflict,
 )
 from .paths import ROOT
-from .recall import Recalled, Terms, recalled
-from .store import Document, Entry, Limits, Store
+from .recall import Recalled, Terms, merge, rank, recalled
+from .store import Document, Entry, Hit, Limits, Store
 
 ATTEMPTS = 25  # the seed's: how often an edit is tried while others change the file
 _BACKOFF_SECONDS = 0.005  # the most that the first retry waits; each later one a step more
+_SCAN_PAGE = 100  # whole documents held at once
 _DELETE_KEYS = 1_000  # the engine's limit for one call
 
 
@@ -92,8 +93,27 @@ class MemoryFiles:
         async with self._moving.shared():
             k = min(request.k, self._limits.max_recalled)
             hits = await self._store.recall(request.query, k)
-        terms = Terms(request.query)
+            terms = Terms(request.query)
+            if terms.pairs:
+                hits = merge(hits, await self._scan(terms, k), k)
         return [recalled(hit, terms) for hit in hits if paths.is_valid(hit.key)]
+
+    async def _scan(self, terms: Terms, k: int) -> list[Hit]:
+        """Find what the engine cannot: to it, a clause written without spaces is one word."""
+        found: dict[str, set[str]] = {}
+        cursor: str | None = None
+        while True:
+            page = await self._store.documents(ROOT + "/", cursor, _SCAN_PAGE)
+            found.update((one.key, terms.pairs_in(one.text)) for one in page.items)
+            if (cursor := _advanced(cursor, page.cursor)) is None:
+                break
+        ranked = rank(found)[:k]
+        hits: list[Hit] = []
+        for key, score in ranked:
+            with suppress(NotFound):  # deleted since it was found
+                document = await self._store.get(key)
+                hits.append(Hit(key, document.text, score / ranked[0][1], score, None))
+        return hits
 
     async def _view(self, command: View) -> str:
         path = command.path
@@ -272,11 +292,8 @@ class MemoryFiles:
             page = await self._store.entries(directory + "/", cursor, self._limits.max_page)
             for entry in page.items:
                 yield entry
-            if page.cursor is None:
+            if (cursor := _advanced(cursor, page.cursor)) is None:
                 return
-            if cursor is not None and page.cursor <= cursor:
-                raise EngineFault("a listing of the engine does not advance")
-            cursor = page.cursor
 
 
 class _Gate:
@@ -304,6 +321,13 @@ class _Gate:
                 self._left = anyio.Event()
                 await self._left.wait()
             yield
+
+
+def _advanced(before: str | None, after: str | None) -> str | None:
+    """The cursor of the next page, which lies further on, or a listing would never end."""
+    if before is not None and after is not None and after <= before:
+        raise EngineFault("a listing of the engine does not advance")
+    return after
 
 
 def _missing(path: str) -> str:

@@ -4,10 +4,12 @@ The engine ranks; here the ranked texts become excerpts. Pure.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from math import log
 
 import snowballstemmer
 
@@ -17,6 +19,7 @@ from .text import lines_of
 _WINDOW_LINES = 5  # matching lines lie at most this far apart in one excerpt
 _MAX_LINE_CHARS = 240  # of a line in an excerpt
 _MATCHES = 500  # matching lines looked at in one file: a bound on the work
+_MAX_PAIRS = 64  # of a query in a script without spaces: a bound on the work
 _SEED = 3  # letters that a word shares with its stem, so that few words need stemming
 _WORD = re.compile(r"\w+")
 # Scripts written without spaces: there two neighbouring characters stand for a word.
@@ -47,7 +50,7 @@ class Terms:
 
     def __init__(self, query: str) -> None:
         words = _WORD.findall(query.casefold())
-        self.pairs = frozenset(pairs_of(query))
+        self.pairs = frozenset(islice(_pairs_of(query), _MAX_PAIRS))
         self._stems = frozenset(map(_stem, words))
         self._seeds = frozenset(stem[:_SEED] for stem in self._stems)
 
@@ -55,11 +58,31 @@ class Terms:
         """Those that occur in `line`."""
         words = _WORD.findall(line.casefold())
         stems = {_stem(word) for word in words if word[:_SEED] in self._seeds}
-        found = stems & self._stems
-        return found | self.pairs.intersection(pairs_of(line)) if self.pairs else found
+        return (stems & self._stems) | self.pairs_in(line)
+
+    def pairs_in(self, text: str) -> set[str]:
+        """The pairs that occur in `text`."""
+        return {pair for pair in self.pairs if pair in text}
 
 
-def pairs_of(text: str) -> Iterator[str]:
+def rank(found: Mapping[str, set[str]]) -> list[tuple[str, float]]:
+    """Order files by the pairs found in them, rare ones weighing more (inverse frequency)."""
+    spread = Counter(pair for pairs in found.values() for pair in pairs)
+    weights = {pair: log(1 + len(found) / count) for pair, count in spread.items()}
+    scores = {key: sum(weights[pair] for pair in pairs) for key, pairs in found.items() if pairs}
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def merge(ranked: Sequence[Hit], scanned: Sequence[Hit], k: int) -> list[Hit]:
+    """One list of the best `k` of two, a file that is in both with its better score."""
+    best: dict[str, Hit] = {}
+    for hit in (*ranked, *scanned):
+        if hit.key not in best or hit.score > best[hit.key].score:
+            best[hit.key] = hit
+    return sorted(best.values(), key=lambda hit: -hit.score)[:k]
+
+
+def _pairs_of(text: str) -> Iterator[str]:
     """Neighbouring characters in scripts without spaces; a lone one counts as a pair."""
     for run in _UNSPACED.findall(text):
         yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
