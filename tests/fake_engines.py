@@ -109,11 +109,12 @@ class Engine:
         return self.answers
 
     def break_transport(self) -> None:
-        """What the SDK does on a message that cannot be sent: its host task is cancelled."""
+        """What the SDK does on a message that it cannot send: its host task is cancelled."""
         self._broken.set()
 
     async def transport(self) -> None:
         await self._broken.wait()
+        self.ended.set()
         raise ConnectionError("the transport broke")
 
 

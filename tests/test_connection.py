@@ -240,6 +240,7 @@ async def test_with_a_broken_transport_it_is_not_ready_while_it_closes(engines: 
         engines.exit(NAME).close()
         engines.engine(NAME).break_transport()
         await settle()
-        state = observed.connection.state
+        assert engines.names == [NAME]
+        is_ready = observed.connection.is_ready
         engines.exit(NAME).open()
-    assert state is not State.READY
+    assert not is_ready
