@@ -74,7 +74,7 @@ def test_a_wrong_token_is_refused_before_the_body_is_sent(serve: Serve) -> None:
                 yield b" " * 1_000
 
         try:
-            answer = gateway.http.post("/memory/command", content=body())  # type: ignore[arg-type]
+            answer = gateway.http.post("/memory/command", content=body())
         except httpx2.WriteError:
             pass  # closed while it was sending: as good an answer
         else:
@@ -104,7 +104,7 @@ HEADS: list[tuple[dict[bytes, bytes], type[CallerFault] | None]] = [
 def test_host_and_origin_have_to_be_ours(
     headers: dict[bytes, bytes], fault: type[CallerFault] | None
 ) -> None:
-    access = Access(Settings(allowed_hosts="memory, other"))  # type: ignore[arg-type]
+    access = Access(Settings(allowed_hosts="memory, other"))
     if fault is None:
         access.check("/memory/command", headers)
     else:
@@ -114,12 +114,12 @@ def test_host_and_origin_have_to_be_ours(
 
 
 def test_any_host_is_answered_where_the_operator_says_so() -> None:
-    access = Access(Settings(allowed_hosts="*"))  # type: ignore[arg-type]
+    access = Access(Settings(allowed_hosts="*"))
     access.check("/memory/command", {b"host": b"anything.example"})
 
 
 def test_a_token_is_checked_whatever_the_host() -> None:
-    access = Access(Settings(token=TOKEN))  # type: ignore[arg-type]
+    access = Access(Settings(token=TOKEN))
     with pytest.raises(Unauthorized):
         access.check("/memory/command", {b"host": b"localhost"})
 
@@ -135,17 +135,17 @@ def test_another_address_needs_a_token_or_the_operators_word(host: str) -> None:
         Settings(host=host)
     assert "HMS_GATEWAY_TOKEN" in str(raised.value)
     assert "HMS_GATEWAY_ALLOW_UNAUTHENTICATED" in str(raised.value)
-    Settings(host=host, token=TOKEN)  # type: ignore[arg-type]
+    Settings(host=host, token=TOKEN)
     Settings(host=host, allow_unauthenticated=True)
 
 
 @pytest.mark.parametrize("token", ["", " ", "with space", "umläut-token", "line\nbreak"])
 def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     with pytest.raises(ValidationError):
-        Settings(token=token)  # type: ignore[arg-type]
+        Settings(token=token)
 
 
 def test_a_token_shows_in_no_representation(tmp_path: Path) -> None:
-    settings = Settings(token=TOKEN, data_dir=tmp_path)  # type: ignore[arg-type]
+    settings = Settings(token=TOKEN, data_dir=tmp_path)
     assert TOKEN not in repr(settings)
     assert TOKEN not in str(settings.model_dump())

@@ -221,7 +221,7 @@ async def test_a_listing_that_does_not_advance_ends_with_a_fault(open_store: Ope
         async def stuck(prefix: str, cursor: str | None, limit: int) -> Page[Entry]:
             return Page([Entry("/memories/a", 1, "v")], "/memories/a")
 
-        disturbed.entries = stuck  # type: ignore[method-assign,assignment]
+        disturbed.entries = stuck
         with anyio.fail_after(5), pytest.raises(EngineFault):
             await run(MemoryFiles(disturbed, LIMITS), "view", path="/memories")
 

@@ -5,6 +5,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import httpx2
@@ -21,10 +22,10 @@ PROBLEM_KEYS = {"type", "title", "status", "detail", "code", "request_id"}
 VIEW = {"command": "view", "path": "/memories"}
 
 
-def check_problem(answer: httpx2.Response, status: int, code: str) -> dict[str, str]:
+def check_problem(answer: httpx2.Response, status: int, code: str) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    body: dict[str, str] = answer.json()
+    body: dict[str, Any] = answer.json()
     assert body.keys() == PROBLEM_KEYS
     assert (body["status"], body["code"]) == (status, code)
     assert body["request_id"] == answer.headers["x-request-id"]

@@ -102,7 +102,7 @@ def test_every_word_finds_itself(beginning: str, ending: str) -> None:
         *(("咖啡", "用户喜欢喝咖啡，不喜欢茶", True), ("タマ", "猫の名前はタマです", True)),
         *(("커피", "나는커피를좋아한다", True), ("咖啡怎么样", "喝咖啡", True)),
         # One of them alone is another word, but a query of one is looked for
-        *(("咖啡", "咖喱", False), ("咖啡", "啡咖", False), ("茶", "，茶。", True)),
+        *(("咖啡", "咖喱", False), ("咖啡", "奶啡", False), ("茶", "tea茶", True)),
         # Together with words
         *(("coffee 咖啡", "喝咖啡", True), ("coffee 咖啡", "Coffees", True)),
     ],
@@ -145,7 +145,7 @@ def test_a_long_line_is_clipped_around_its_match(
     top, line, bottom = found.excerpt.split("\n")
     assert (top, bottom, found.start_line, found.end_line) == ("top", "bottom", 1, 3)
     clipped = line.strip("…")
-    assert match in clipped
+    assert bool(before) is (clipped.index(match) > 0)
     assert clipped in whole
     assert len(clipped) <= 240
     assert line.startswith("…") is not whole.startswith(clipped)

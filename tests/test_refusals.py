@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,7 @@ ODD = [
     "/memories" + "/d" * 17,
 ]
 REFUSED = [*ESCAPING, *OUTSIDE, *ODD]
-COMMANDS = [
+COMMANDS: list[dict[str, Any]] = [
     {"command": "view", "path": None},
     {"command": "create", "path": None, "file_text": "x"},
     {"command": "str_replace", "path": None, "old_str": "a", "new_str": "b"},

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.abc import TaskStatus
+from anyio.lowlevel import checkpoint
 
 from hms_memory_gateway.engine import Engine
 from hms_memory_tool.errors import ConnectionLost, MemoryFault, TimedOut, Unavailable
@@ -18,6 +19,7 @@ from hms_memory_tool.store import ToolFailed
 
 pytestmark = pytest.mark.anyio
 CALL_SECONDS = 0.5
+FAREWELL_SECONDS = 6.0  # the SDK takes five to tell an engine that nobody waits any more
 CLOSE_SECONDS = 8.0  # stdin, TERM and KILL, each of them given its time by the SDK
 
 
@@ -122,12 +124,13 @@ async def test_wrong_arguments_are_named(engines: Engines) -> None:
     assert not engines.pids()
 
 
-async def test_a_wrong_passphrase_is_said_to_be_wrong(engines: Engines) -> None:
+async def test_a_wrong_passphrase_is_told_apart(engines: Engines) -> None:
     right = {"HMS_MCP_ENCRYPT": "true", "HMS_MCP_PASSPHRASE": "right"}
     async with engines.open("n", **right) as session:
         await remember(session, "secret")
     words = await last_words(engines.open("n", **{**right, "HMS_MCP_PASSPHRASE": "wrong"}))
-    assert "passphrase" in words.lower()
+    assert "store_unavailable" in words
+    assert "encryption" in words
     assert "right" not in words
 
 
@@ -210,25 +213,27 @@ async def test_a_stopped_engine_times_out_and_is_not_alive_and_ends(engines: Eng
         assert await is_usable(other)
 
 
-async def test_a_stopped_engine_times_out_though_the_call_does_not_fit_its_pipe(
+async def test_a_stopped_engine_times_out_even_when_no_call_can_be_written(
     engines: Engines,
 ) -> None:
+    async def fill_the_pipe(session: EngineSession) -> None:
+        with pytest.raises(MemoryFault):
+            await remember(session, "x" * 1_000_000)
+
     async with engines.owned("n") as (session, _):
         engines.send(signal.SIGSTOP, "n")
-        with anyio.fail_after(CALL_SECONDS + 2):
-            with pytest.raises(TimedOut):
-                await remember(session, "x" * 1_000_000)
-        assert not await session.is_alive()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(fill_the_pipe, session)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.fail_after(CALL_SECONDS + FAREWELL_SECONDS), pytest.raises(TimedOut):
+                await session("stats", {})
 
 
 async def test_half_a_surrogate_pair_is_a_fault_of_its_session_alone(engines: Engines) -> None:
-    async with engines.owned("n") as (session, owner), engines.owned("other") as (other, _):
+    async with engines.owned("n") as (session, _), engines.owned("other") as (other, _):
         with anyio.fail_after(5), pytest.raises(MemoryFault):
             await remember(session, "hi \ud83d")
         assert await is_usable(other)
-        with anyio.fail_after(5):
-            if session.ended.is_set():
-                await owner.closed.wait()
     async with engines.owned("n") as (session, _):
         assert await is_usable(session)
 
@@ -242,26 +247,28 @@ async def test_a_cancelled_call_leaves_the_session_as_it_is(engines: Engines) ->
         assert await is_usable(session)
 
 
-async def test_cancelled_while_opening_it_leaves_no_process(engines: Engines) -> None:
-    for turns in range(0, 40, 4):
+@pytest.mark.parametrize("turns", [0, 3, 30])
+async def test_cancelled_while_opening_it_leaves_no_process(engines: Engines, turns: int) -> None:
+    with anyio.fail_after(CLOSE_SECONDS):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(last_words, engines.open("n"))
             for _ in range(turns):
-                await anyio.lowlevel.checkpoint()
+                await checkpoint()
             tasks.cancel_scope.cancel()
-        assert not engines.pids()
+    assert not engines.pids()
 
 
 async def test_sessions_leave_no_process_and_no_descriptor(engines: Engines) -> None:
     async def use() -> None:
         async with engines.open("n") as session:
             assert await is_usable(session)
+        await last_words(engines.open("n", "--no-such-flag"))
 
     await use()
     before = descriptors()
     for _ in range(20):
         await use()
-    assert descriptors() == before
+    assert descriptors() <= before
     assert not engines.pids()
 
 

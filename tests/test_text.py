@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import chain, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hms_memory_tool.errors import Refused
@@ -29,7 +29,9 @@ WHITE_SPACE = [
     *(chr(code) for code in [*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)]),
     *"\u2028\u2029\u202f\u205f\u3000",
 ]
-TEXTS = st.text(f"ab\n\n\n{SEPARATORS}\t é中😀", max_size=40) | st.text()
+SHORT_LINES = st.lists(st.text(f"ab{SEPARATORS}\t é中😀", max_size=4), max_size=9)
+TEXTS = SHORT_LINES.map("\n".join) | st.sampled_from(["", "\n", "\n\n"]) | st.text()
+SIMPLE = st.lists(st.text("ab", max_size=2), max_size=9).map("\n".join) | st.text("a", max_size=5)
 NOTE = re.compile(r"\[Cut after line (\d+) of (\d+) .* with view_range \[(\d+), (\d+)\]\.\]")
 
 
@@ -49,12 +51,13 @@ def test_lines_end_at_newlines_alone_and_join_to_the_same_text(text: str) -> Non
     [
         *(("", [""]), ("\n", [""]), ("\n\n", ["", ""]), ("a", ["a"]), ("a\n", ["a"])),
         # Only a newline ends a line
-        *(("a\x0cb\u2028c\x85d\n2\n", ["a\x0cb\u2028c\x85d", "2"]), ("a\r\nb\r\n", ["a\r", "b\r"])),
+        *(("a\x0cb\u2028c\x85d\r\n2\n", ["a\x0cb\u2028c\x85d\r", "2"]), ("a\rb", ["a\rb"])),
     ],
 )
 def test_a_file_is_shown_with_numbered_lines(text: str, shown: list[str]) -> None:
-    head = "Here's the content of /memories/a.md with line numbers:\n"
-    assert view_file(PATH, text, None, 16_000) == head + numbered(shown)
+    rows = numbered(shown)
+    told = f"Here's the content of /memories/a.md with line numbers:\n{rows}"
+    assert view_file(PATH, text, None, len(rows)) == told
 
 
 def pages(text: str, view_range: object, max_chars: int) -> Iterator[list[tuple[int, str]]]:
@@ -141,7 +144,8 @@ def naive_replace(text: str, old: str, new: str) -> tuple[str, str] | str:
     return before + new + after, f"{head}(with line numbers):\n{rows}"
 
 
-@given(st.text("ab\n", max_size=14), st.text("ab\n", max_size=3), TEXTS)
+@example("aaaa", "aa", "x")
+@given(SIMPLE, st.text("ab\n", max_size=3), TEXTS)
 def test_a_replacement_is_of_the_only_occurrence_or_refused(text: str, old: str, new: str) -> None:
     try:
         told: tuple[str, str] | str = replace_once(PATH, text, old, new, 16_000)
@@ -165,16 +169,13 @@ def test_a_replacement_is_literal(old: str, new: str) -> None:
     assert changed == f"first\r\n{new}\x85last"
 
 
-@pytest.mark.parametrize(
-    ("text", "old"), [("a" * 65_536, "a"), ("a\n" * 30_000, "a"), ("\n" * 30_000, "\n\n")]
-)
+@pytest.mark.parametrize("text", ["a" * 65_536, "a\n" * 30_000])
 @pytest.mark.parametrize("max_chars", [100, 16_000])
-def test_the_list_of_occurrences_is_kept_short(text: str, old: str, max_chars: int) -> None:
+def test_the_list_of_occurrences_is_kept_short(text: str, max_chars: int) -> None:
     with pytest.raises(Refused) as refused:
-        replace_once(PATH, text, old, "x", max_chars)
+        replace_once(PATH, text, "a", "x", max_chars)
     listed, more, _ = str(refused.value).rpartition("in lines: ")[2].partition(" and more")
-    assert more
-    assert len(listed) <= max_chars
+    assert (more, len(listed) <= max_chars) == (" and more", True)
 
 
 @given(TEXTS, TEXTS, st.data())
@@ -204,8 +205,7 @@ def test_inserted_text_is_whole_lines(text: str, line: int, inserted: str, expec
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "last"),
-    [("1\n2\n3\n", 4, 3), ("1\n2\n3", 4, 3), ("1\n", -1, 1), ("", 1, 0), ("\n", 2, 1)],
+    ("text", "line", "last"), [("1\n2\n", 3, 2), ("1\n2", 3, 2), ("1\n", -1, 1), ("", 1, 0)]
 )
 def test_a_line_that_is_not_there_is_told_the_range(text: str, line: int, last: int) -> None:
     told = rf"parameter: {line}\. It should be within .* lines of the file: \[0, {last}\]$"
@@ -256,9 +256,8 @@ def test_a_directory_lists_two_levels_as_far_as_they_fit(
 @pytest.mark.parametrize(
     ("size", "written"),
     [
-        *((0, "0B"), (1_023, "1023B"), (1_024, "1K"), (1_025, "1.0K"), (1_075, "1.0K")),
-        *((1_076, "1.1K"), (5_632, "5.5K"), (32_768, "32K"), (1_048_575, "1024.0K")),
-        *((1 << 20, "1M"), (1 << 30, "1G"), (5 << 40, "5120G")),
+        *((0, "0B"), (1_023, "1023B"), (1_024, "1K"), (1_025, "1.0K"), (1_076, "1.1K")),
+        *((5_632, "5.5K"), (1_048_575, "1024.0K"), (1 << 20, "1M"), (1 << 30, "1G")),
     ],
 )
 def test_a_size_is_written_as_du_writes_it(size: int, written: str) -> None:

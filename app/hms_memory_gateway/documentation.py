@@ -31,6 +31,7 @@ from .problems import (
     OriginRefused,
     ShuttingDown,
     StartFailed,
+    StillOpening,
     Unauthorized,
     problem,
 )
@@ -50,6 +51,7 @@ _BODY = (NamespaceMissing, NamespaceInvalid, BodyInvalid, BodyTooLarge)
 _STORE = (
     Unavailable,
     AtCapacity,
+    StillOpening,
     StartFailed,
     ShuttingDown,
     NotConnected,

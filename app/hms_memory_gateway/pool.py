@@ -15,10 +15,11 @@ from typing import Self
 
 import anyio
 
+from hms_memory_tool.errors import Unavailable
 from hms_memory_tool.files import MemoryFiles
 
 from .connection import Connect, Connection, State
-from .problems import AtCapacity, ShuttingDown, StartFailed
+from .problems import AtCapacity, ShuttingDown, StartFailed, StillOpening
 
 _LIVED_SECONDS = 5.0  # an engine that ran this long did start: the next failure is a first one
 _FIRST_BACKOFF_SECONDS = 0.1
@@ -94,6 +95,9 @@ class Pool:
             "waiting": len(self._waiting),
             "leases": sum(connection.leases for connection in self._connections.values()),
             **self._totals,
+            # counted at their end; those that live have been opened too
+            "opened": self._totals["opened"]
+            + sum(one.ready_at is not None for one in self._connections.values()),
         }
 
     @property
@@ -111,57 +115,67 @@ class Pool:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool | None:
+    ) -> None:
         """Close every connection, when its leases are returned or their time is over."""
         self._is_closing = True
         for connection in list(self._connections.values()):
             connection.stop("shutdown")
         self._notify()
-        with anyio.move_on_after(self._drain_seconds):
-            while self._connections:
-                await self._changed.wait()
-        self._tasks.cancel_scope.cancel()  # the rest closes without waiting for its leases
-        return await self._tasks.__aexit__(kind, error, trace)
+        try:
+            with anyio.move_on_after(self._drain_seconds):
+                while self._connections:
+                    await self._changed.wait()
+        finally:
+            # The rest closes without waiting for its leases; so does all of it if we are cancelled.
+            self._tasks.cancel_scope.cancel()
+            await self._tasks.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def lease(self, namespace: str) -> AsyncGenerator[MemoryFiles]:
         """Use the files of a namespace, opening its store first if need be.
 
         Raises:
-            AtCapacity: it was not open in `acquire_seconds`.
+            AtCapacity: all connections stayed in use for `acquire_seconds`.
+            StillOpening: its store is being opened or closed, for longer than that.
             StartFailed: its engine did not start.
             ShuttingDown: the pool is closing.
         """
         connection = self._connections.get(namespace)
-        if connection is None or not connection.is_ready:
+        if self._is_closing or connection is None or not connection.is_ready:
             connection = await self._ready(namespace)
         async with connection.lease() as files:
             yield files
 
     async def _ready(self, namespace: str) -> Connection:
-        ticket, since = object(), anyio.current_time()
+        ticket, known = object(), self._failures.get(namespace)
         self._waiting[ticket] = namespace
         try:
             with anyio.fail_after(self._acquire_seconds):
                 while True:
                     self._assign()
+                    self._raise_failure(namespace, known)
                     connection = self._connections.get(namespace)
                     if connection and connection.is_ready:
                         return connection
-                    self._raise_failure(namespace, since)
                     await self._change(namespace)
         except TimeoutError:
-            raise AtCapacity(f"not open after {self._acquire_seconds:g} seconds") from None
+            raise self._too_late(namespace) from None
         finally:
             del self._waiting[ticket]
 
-    def _raise_failure(self, namespace: str, since: float) -> None:
+    def _raise_failure(self, namespace: str, known: Failure | None) -> None:
         """Tell everybody who waited for an attempt that it failed."""
         if self._is_closing:
             raise ShuttingDown("the pool is closing")
         failure = self._failures.get(namespace)
-        if failure and failure.error and failure.at >= since:
+        if failure and failure.error and failure is not known:
             raise StartFailed(str(failure.error)) from failure.error
+
+    def _too_late(self, namespace: str) -> Unavailable:
+        if self._is_backing_off(namespace):
+            return StartFailed("waiting before the next attempt to start the engine")
+        kind = StillOpening if namespace in self._connections else AtCapacity
+        return kind(f"no connection in {self._acquire_seconds:g} seconds")
 
     async def _change(self, namespace: str) -> None:
         """Wait until something changes, or the back-off of a namespace is over."""
@@ -173,7 +187,7 @@ class Pool:
 
     def _assign(self) -> None:
         """Open what is waited for, in order of arrival, and make room for the rest."""
-        if self._is_closing:
+        if self._is_closing or not self._waiting:
             return
         wanted = 0
         for namespace in dict.fromkeys(self._waiting.values()):
@@ -195,16 +209,18 @@ class Pool:
         self._tasks.start_soon(self._own, connection)
 
     async def _own(self, connection: Connection) -> None:
-        await connection.run()
-        del self._connections[connection.namespace]
-        self._record(connection)
-        self._assign()
-        self._notify()
+        try:
+            await connection.run()
+        finally:
+            del self._connections[connection.namespace]
+            self._record(connection)
+            self._notify()
 
     def _record(self, connection: Connection) -> None:
         now = anyio.current_time()
         has_opened = connection.ready_at is not None
-        self._totals["opened" if has_opened else "failed"] += 1
+        self._totals["opened"] += has_opened
+        self._totals["failed"] += not has_opened
         if has_opened:
             self._totals[f"closed_{connection.close_reason}"] += 1
         lived = now - connection.ready_at if connection.ready_at is not None else 0
@@ -218,6 +234,8 @@ class Pool:
             self._failures.pop(connection.namespace, None)
 
     def _notify(self) -> None:
+        """Decide anew after a change, then wake those who wait for one."""
+        self._assign()
         changed, self._changed = self._changed, anyio.Event()
         changed.set()
 

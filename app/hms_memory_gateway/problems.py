@@ -104,6 +104,12 @@ class AtCapacity(Unavailable):
     code = "at_capacity"
 
 
+class StillOpening(Unavailable):
+    """The store of this namespace is being opened or closed, for longer than a request waits."""
+
+    code = "still_opening"
+
+
 class StartFailed(Unavailable):
     """The engine for this namespace did not start."""
 
@@ -135,6 +141,7 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
     MethodRefused: HTTPStatus.METHOD_NOT_ALLOWED,
     Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     AtCapacity: HTTPStatus.SERVICE_UNAVAILABLE,
+    StillOpening: HTTPStatus.SERVICE_UNAVAILABLE,
     StartFailed: HTTPStatus.SERVICE_UNAVAILABLE,
     ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
     NotConnected: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -149,6 +156,7 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
 _TOLD: Mapping[type[MemoryFault], str] = {
     Unavailable: "The memory cannot be reached at the moment. Nothing was written.",
     AtCapacity: "All memory connections are in use. Nothing was written.",
+    StillOpening: "The memory of this namespace is still being opened. Nothing was written.",
     StartFailed: "The memory of this namespace could not be opened. Nothing was written.",
     ShuttingDown: "The gateway is shutting down. Nothing was written.",
     NotConnected: "The connection to the memory was lost. Nothing was written.",

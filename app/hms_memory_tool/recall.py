@@ -7,8 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from itertools import chain, islice
 from math import log
 
 import snowballstemmer
@@ -20,7 +19,7 @@ _WINDOW_LINES = 5  # matching lines lie at most this far apart in one excerpt
 _MAX_LINE_CHARS = 240  # of a line in an excerpt
 _MATCHES = 500  # matching lines looked at in one file: a bound on the work
 _MAX_PAIRS = 64  # of a query in a script without spaces: a bound on the work
-_SEED = 3  # letters that a word shares with its stem, so that few words need stemming
+_MAX_WORD_CHARS = 64  # a longer word is matched as it is
 _WORD = re.compile(r"\w+")
 # Scripts written without spaces: there two neighbouring characters stand for a word.
 _UNSPACED = re.compile(
@@ -33,7 +32,7 @@ class Recalled:
     """A file that a query found.
 
     `score` is relative to the best hit (0 to 1); `excerpt` is lines `start_line` to `end_line`
-    of the file, the last cut short if it is long.
+    of the file, a long line cut around what matches.
     """
 
     path: str
@@ -49,20 +48,38 @@ class Terms:
     """The words of a query, to be found in lines whatever their English ending."""
 
     def __init__(self, query: str) -> None:
-        words = _WORD.findall(query.casefold())
+        self._stemmer = snowballstemmer.stemmer("english")  # one each: it keeps state
+        self._known: dict[str, str] = {}
+        self._stems = frozenset(map(self._stem, _WORD.findall(query.casefold())))
+        self._initials = frozenset(stem[:1] for stem in self._stems)
         self.pairs = frozenset(islice(_pairs_of(query), _MAX_PAIRS))
-        self._stems = frozenset(map(_stem, words))
-        self._seeds = frozenset(stem[:_SEED] for stem in self._stems)
 
     def of(self, line: str) -> set[str]:
         """Those that occur in `line`."""
         words = _WORD.findall(line.casefold())
-        stems = {_stem(word) for word in words if word[:_SEED] in self._seeds}
-        return (stems & self._stems) | self.pairs_in(line)
+        return {stem for word in words if (stem := self._matched(word))} | self.pairs_in(line)
 
     def pairs_in(self, text: str) -> set[str]:
         """The pairs that occur in `text`."""
         return {pair for pair in self.pairs if pair in text}
+
+    def start_in(self, line: str) -> int:
+        """Where the first of them begins; 0 where there is none."""
+        words = (word.start() for word in _WORD.finditer(line) if self._matched(word[0].casefold()))
+        pairs = (line.find(pair) for pair in self.pairs if pair in line)
+        return min(chain(islice(words, 1), pairs), default=0)
+
+    def _matched(self, word: str) -> str | None:
+        # A stem begins as its word does, so that few words need to be stemmed.
+        if word[:1] not in self._initials or len(word) > _MAX_WORD_CHARS:
+            return word if word in self._stems else None
+        stem = self._stem(word)
+        return stem if stem in self._stems else None
+
+    def _stem(self, word: str) -> str:
+        if word not in self._known:
+            self._known[word] = self._stemmer.stemWord(word)
+        return self._known[word]
 
 
 def rank(found: Mapping[str, set[str]]) -> list[tuple[str, float]]:
@@ -138,16 +155,6 @@ def _matching(lines: Sequence[str], terms: Terms) -> tuple[int, int]:
 def _clip(line: str, terms: Terms) -> str:
     if len(line) <= _MAX_LINE_CHARS:
         return line
-    at = next((word.start() for word in _WORD.finditer(line) if terms.of(word.group())), 0)
-    start = max(at - _MAX_LINE_CHARS // 4, 0)
+    start = max(terms.start_in(line) - _MAX_LINE_CHARS // 4, 0)
     end = start + _MAX_LINE_CHARS
     return f"{'…' if start else ''}{line[start:end]}{'…' if end < len(line) else ''}"
-
-
-@lru_cache(maxsize=10_000)
-def _stem(word: str) -> str:
-    stem: str = _stemmer.stemWord(word)
-    return stem
-
-
-_stemmer = snowballstemmer.stemmer("english")

@@ -14,7 +14,6 @@ from mcp.client.stdio import stdio_client
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import (
     CONNECTION_CLOSED,
-    REQUEST_TIMEOUT,
     CallToolRequest,
     CallToolRequestParams,
     Implementation,
@@ -98,23 +97,19 @@ class EngineSession:
         # triples the time of a call.
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
-            return await self._session.send_request(
-                request, _Answer, request_read_timeout_seconds=self._call_seconds
-            )
+            # Not the SDK's own time-out: it starts once the request is written, and a stopped child
+            # with a full pipe lets nobody write.
+            with anyio.fail_after(self._call_seconds):
+                return await self._session.send_request(request, _Answer)
+        except TimeoutError as error:
+            raise TimedOut(f"no answer in {self._call_seconds:g} seconds") from error
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
                 self.ended.set()  # known here first: the receive loop is still winding down
-            raise _fault(error, self._call_seconds) from error
+                raise ConnectionLost("the engine's connection ended") from error
+            raise EngineFault(f"the engine failed: {error}") from error
         except ValidationError as error:
             raise EngineFault(f"{tool} gave an answer that is not hms-mcp's") from error
-
-
-def _fault(error: MCPError, seconds: float) -> Unavailable:
-    if error.code == CONNECTION_CLOSED:
-        return ConnectionLost("the engine's connection ended")
-    if error.code == REQUEST_TIMEOUT:
-        return TimedOut(f"the engine did not answer in {seconds:g} seconds")
-    return EngineFault(f"the engine failed: {error}")
 
 
 @asynccontextmanager
@@ -198,13 +193,15 @@ async def _stderr(on_line: Callable[[str], None]) -> AsyncGenerator[TextIO]:
 async def _listen(receive: int, on_line: Callable[[str], None], ended: anyio.Event) -> None:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
-    with os.fdopen(receive, "rb", buffering=0) as pipe:
-        while True:
-            await anyio.wait_readable(pipe)
-            chunk = pipe.read(_STDERR_CHUNK)
-            *lines, rest = (rest + decoder.decode(chunk or b"")).split("\n")
-            for line in filter(None, map(str.strip, lines)):
-                on_line(line)
-            if not chunk:
-                break
-    ended.set()
+    try:
+        with os.fdopen(receive, "rb", buffering=0) as pipe:
+            while True:
+                await anyio.wait_readable(pipe)
+                chunk = pipe.read(_STDERR_CHUNK)
+                *lines, rest = (rest + decoder.decode(chunk or b"")).split("\n")
+                for line in filter(None, map(str.strip, lines)):
+                    on_line(line)
+                if not chunk:
+                    break
+    finally:
+        ended.set()

@@ -92,9 +92,10 @@ def view_directory(path: str, files: Sequence[tuple[str, int]], max_chars: int) 
     view = "\n".join([head, total, *listed[:kept]])
     if kept == len(listed):
         return view
+    left = len(listed) - kept
     return (
-        f"{view}\n\n[{len(listed) - kept} more entries are not shown to keep this view short. "
-        "View a subdirectory to see what is in it.]"
+        f"{view}\n\n[{left} more {'entry is' if left == 1 else 'entries are'} not shown, to keep "
+        "this view short. View a subdirectory to see what is in it.]"
     )
 
 
@@ -225,12 +226,14 @@ def _snippet(text: str, line: int) -> str:
 
 def _occurrences(text: str, old: str, max_chars: int) -> str:
     # A bound on the work as well as on the answer: one letter can occur 65,536 times.
-    most = max(max_chars // 4, 2)
     lines: list[str] = []
-    at, line, counted = text.find(old), 1, 0
-    while at >= 0 and len(lines) < most:
+    at, line, counted, used = text.find(old), 1, 0, 0
+    while at >= 0:
         line += text.count("\n", counted, at)
         counted = at
+        used += len(f"{line}, ")
+        if used > max_chars and len(lines) > 1:
+            return ", ".join(lines) + " and more"
         lines.append(str(line))
         at = text.find(old, at + 1)
-    return ", ".join(lines) + (" and more" if at >= 0 else "")
+    return ", ".join(lines)
