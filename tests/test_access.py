@@ -1,5 +1,6 @@
 """Who may call: token, Host, Origin, and where the gateway may listen."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx2
@@ -67,7 +68,7 @@ def test_a_wrong_token_is_refused_before_the_body_is_sent(serve: Serve) -> None:
     with serve(token=TOKEN) as gateway:
         sent = 0
 
-        def body() -> object:
+        def body() -> Iterator[bytes]:
             nonlocal sent
             for _ in range(10_000):
                 sent += 1_000

@@ -42,6 +42,34 @@ def test_a_memory_is_stored_read_edited_recalled_and_deleted(client: Client) -> 
     assert client.recall("phone") == []
 
 
+def test_a_path_is_looked_up_exactly_never_searched(client: Client) -> None:
+    client.command("create", path="/memories/notes_backup.txt", file_text="notes backup")
+    for command in (
+        {"command": "view"},
+        {"command": "str_replace", "old_str": "notes", "new_str": "x"},
+        {"command": "insert", "insert_line": 0, "insert_text": "x"},
+        {"command": "delete"},
+    ):
+        for path in ("/memories/notes.txt", "/memories/notes", "/memories/notes_backup"):
+            assert not client.execute({**command, "path": path})[0]
+    text = client.command("view", path="/memories/notes_backup.txt")[1]
+    assert text.endswith("\tnotes backup")
+
+
+def test_half_of_a_surrogate_pair_costs_nobody_anything(client: Client, gateway: Gateway) -> None:
+    """The engine's connection would end if such a text reached it."""
+    other = gateway.client()
+    client.command("create", path="/memories/a", file_text="x")
+    other.command("create", path="/memories/a", file_text="y")
+    raw = b'{"command":"create","path":"/memories/e.md","file_text":"hi \\ud83d"}'
+    headers = {"X-Memory-Namespace": client.namespace, "Content-Type": "application/json"}
+    answer = gateway.http.post("/memory/command", content=raw, headers=headers)
+    assert answer.json()["is_error"] is True
+    assert "`file_text`" in answer.json()["content"]
+    assert client.command("view", path="/memories/a")[1].endswith("\tx")
+    assert other.command("view", path="/memories/a")[1].endswith("\ty")
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [
