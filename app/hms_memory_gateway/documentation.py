@@ -9,19 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hms_memory_tool.commands import COMMANDS, MEMORY_TOOL, RECALL_TOOL, Recall
-from hms_memory_tool.errors import (
-    ConnectionLost,
-    EngineFault,
-    MemoryFault,
-    NotConnected,
-    OutcomeUnknown,
-    TimedOut,
-    Unavailable,
-)
+from hms_memory_tool.errors import MemoryFault, Unavailable
 
 from .problems import (
     STATUS,
-    AtCapacity,
     BodyInvalid,
     BodyTooLarge,
     HostRefused,
@@ -29,9 +20,6 @@ from .problems import (
     NamespaceInvalid,
     NamespaceMissing,
     OriginRefused,
-    ShuttingDown,
-    StartFailed,
-    StillOpening,
     Unauthorized,
     problem,
 )
@@ -48,18 +36,7 @@ is a problem document (RFC 9457) with a stable `code`.
 
 _ACCESS = (Unauthorized, HostRefused, OriginRefused, InternalFault)
 _BODY = (NamespaceMissing, NamespaceInvalid, BodyInvalid, BodyTooLarge)
-_STORE = (
-    Unavailable,
-    AtCapacity,
-    StillOpening,
-    StartFailed,
-    ShuttingDown,
-    NotConnected,
-    ConnectionLost,
-    EngineFault,
-    TimedOut,
-    OutcomeUnknown,
-)
+_STORE = tuple(fault for fault in STATUS if issubclass(fault, Unavailable))
 
 _NAMESPACE: Json = {
     "name": "X-Memory-Namespace",
