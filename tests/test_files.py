@@ -219,7 +219,7 @@ async def test_a_listing_that_does_not_advance_ends_with_a_fault(open_store: Ope
         disturbed = Disturbed(store)
 
         async def stuck(prefix: str, cursor: str | None, limit: int) -> Page[Entry]:
-            return Page([Entry("/memories/a", 1, "v")], "/memories/a")
+            return Page([Entry("/memories/a", 1, "v", 0)], "/memories/a")
 
         disturbed.entries = stuck
         with anyio.fail_after(5), pytest.raises(EngineFault):

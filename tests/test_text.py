@@ -18,6 +18,7 @@ from hms_memory_tool.text import (
     insert_after,
     lines_of,
     replace_once,
+    snippet,
     view_directory,
     view_file,
 )
@@ -124,6 +125,12 @@ def test_a_file_has_at_most_999_999_lines() -> None:
         view_file(PATH, "\n" * 1_000_000, [1, 1], 99)
 
 
+def replaced(text: str, old: str, new: str) -> tuple[str, str]:
+    """The new text and the snippet that is shown of it."""
+    changed, line = replace_once(PATH, text, old, new, 16_000)
+    return changed, snippet(changed, line)
+
+
 def naive_replace(text: str, old: str, new: str) -> tuple[str, str] | str:
     """The new text and its snippet, or the sentence of the refusal."""
     starts = [at for at in range(len(text)) if old and text[at : at + len(old)] == old]
@@ -148,7 +155,7 @@ def naive_replace(text: str, old: str, new: str) -> tuple[str, str] | str:
 @given(SIMPLE, st.text("ab\n", max_size=3), TEXTS)
 def test_a_replacement_is_of_the_only_occurrence_or_refused(text: str, old: str, new: str) -> None:
     try:
-        told: tuple[str, str] | str = replace_once(PATH, text, old, new, 16_000)
+        told: tuple[str, str] | str = replaced(text, old, new)
     except Refused as refused:
         told = str(refused)
     assert told == naive_replace(text, old, new)

@@ -11,8 +11,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from .access import Access
+from .blocks import Blocks
 from .connection import Connect
 from .documentation import DESCRIPTION
+from .idempotency import Answers
 from .middleware import Boundary
 from .pool import Pool
 from .problems import CallerFault, InternalFault, MethodRefused, RouteMissing, response
@@ -45,7 +47,7 @@ def create_app(settings: Settings, connect: Connect, readiness: Readiness | None
             drain_seconds=settings.drain_seconds,
         ) as pool:
             yield {
-                "pool": pool,
+                "blocks": Blocks(pool, Answers()),
                 "settings": settings,
                 "readiness": readiness or Readiness([], lambda: pool.is_closing),
             }

@@ -5,11 +5,11 @@ to an empty namespace; a test does that.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hms_memory_tool.commands import COMMANDS, MEMORY_TOOL, RECALL_TOOL, Recall
-from hms_memory_tool.errors import MemoryFault, Unavailable
+from hms_memory_tool.errors import KeyReused, MemoryFault, Unavailable
 
 from .problems import (
     STATUS,
@@ -17,6 +17,7 @@ from .problems import (
     BodyTooLarge,
     HostRefused,
     InternalFault,
+    KeyInvalid,
     NamespaceInvalid,
     NamespaceMissing,
     OriginRefused,
@@ -36,6 +37,7 @@ is a problem document (RFC 9457) with a stable `code`.
 
 _ACCESS = (Unauthorized, HostRefused, OriginRefused, InternalFault)
 _BODY = (NamespaceMissing, NamespaceInvalid, BodyInvalid, BodyTooLarge)
+_KEYED = (KeyInvalid, KeyReused)
 _STORE = tuple(fault for fault in STATUS if issubclass(fault, Unavailable))
 
 _NAMESPACE: Json = {
@@ -46,6 +48,15 @@ _NAMESPACE: Json = {
     "operator has set a default namespace.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 256},
     "example": "user-42",
+}
+_KEY: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "A new one for each command, and the same for each time that it is sent: then "
+    "it is done once. Kept for some minutes, and with what it changed beyond a restart.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "example": "0b8f0c1e-5f0a-4f5e-9f43-6f4c1f1f2a10",
 }
 _PROBLEM: Json = {
     "title": "Problem",
@@ -99,12 +110,13 @@ def _route(
     faults: Iterable[type[MemoryFault]],
     request: Json | None = None,
     requests: Mapping[str, Json] | None = None,
+    headers: Sequence[Json] = (_NAMESPACE,),
 ) -> Json:
     """The keyword arguments of a route's decorator."""
     extra: Json = {}
     if request is not None:
         body = {"schema": request, "examples": _examples(requests or {})}
-        extra["parameters"] = [_NAMESPACE]
+        extra["parameters"] = list(headers)
         extra["requestBody"] = {"required": True, "content": {"application/json": body}}
     content = {"application/json": {"schema": schema, "examples": _examples(answers)}}
     return {
@@ -171,7 +183,7 @@ COMMAND = _route(
             "is_error": True,
         },
     },
-    (*_ACCESS, *_BODY, *_STORE),
+    (*_ACCESS, *_BODY, *_KEYED, *_STORE),
     {
         "title": "Command",
         "oneOf": [model.model_json_schema() for model in COMMANDS],
@@ -205,6 +217,7 @@ COMMAND = _route(
         "forget": {"command": "delete", "path": "/memories/clients"},
         "mistake": {"command": "view", "path": "/memories/clients"},
     },
+    (_NAMESPACE, _KEY),
 )
 
 RECALL = _route(
@@ -251,7 +264,7 @@ TOOL_RESULTS = _route(
             ]
         }
     },
-    (*_ACCESS, *_BODY, *_STORE),
+    (*_ACCESS, *_BODY, KeyReused, *_STORE),
     _object("AssistantContent", {"content": _BLOCKS}),
     {
         "turn": {

@@ -10,7 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hms_memory_tool.errors import Unavailable
+from hms_memory_tool.errors import KeyReused, Unavailable
 
 from .access import Access
 from .problems import CallerFault, InternalFault, response
@@ -52,7 +52,7 @@ class Boundary:
         try:
             self._access.check(scope["path"], headers)
             await self._app(scope, receive, answer)
-        except (CallerFault, Unavailable) as fault:
+        except (CallerFault, KeyReused, Unavailable) as fault:
             await response(fault, request_id)(scope, receive, answer)
         except ClientDisconnect:
             return  # nobody is left to answer

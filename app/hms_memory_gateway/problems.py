@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from hms_memory_tool.errors import (
     ConnectionLost,
     EngineFault,
+    KeyReused,
     MemoryFault,
     NotConnected,
     OutcomeUnknown,
@@ -58,6 +59,13 @@ class BodyTooLarge(CallerFault):
 
     code = "body_too_large"
     detail = "The body is too large."
+
+
+class KeyInvalid(CallerFault):
+    """The value of `Idempotency-Key` is no key."""
+
+    code = "idempotency_key_invalid"
+    detail = "An Idempotency-Key is sent once, and is 1 to 255 printable ASCII characters."
 
 
 class Unauthorized(CallerFault):
@@ -133,6 +141,8 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
     NamespaceMissing: HTTPStatus.BAD_REQUEST,
     NamespaceInvalid: HTTPStatus.BAD_REQUEST,
     BodyInvalid: HTTPStatus.BAD_REQUEST,
+    KeyInvalid: HTTPStatus.BAD_REQUEST,
+    KeyReused: HTTPStatus.UNPROCESSABLE_ENTITY,
     BodyTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     HostRefused: HTTPStatus.FORBIDDEN,
@@ -154,6 +164,7 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
 
 # What a caller is told about a fault whose own text is for the operator's log.
 _TOLD: Mapping[type[MemoryFault], str] = {
+    KeyReused: "The Idempotency-Key came before with another body. Send a new key.",
     Unavailable: "The memory cannot be reached at the moment. Nothing was written.",
     AtCapacity: "All memory connections are in use. Nothing was written.",
     StillOpening: "The memory of this namespace is still being opened. Nothing was written.",

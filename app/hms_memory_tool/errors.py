@@ -6,6 +6,7 @@
     ├── NotFound              the store has no such key; the commands say it in their own words
     ├── AlreadyExists         the store has that key already
     ├── VersionConflict       the key changed since it was read
+    ├── KeyReused             the caller: an idempotency key came with two different commands
     └── Unavailable           the operator, or time: the call never reached the engine
         ├── NotConnected      the engine had gone before the call was sent
         ├── ConnectionLost    the engine went away before it answered
@@ -53,6 +54,12 @@ class VersionConflict(MemoryFault):
     """The key was written or deleted after it was read."""
 
     code = "version_conflict"
+
+
+class KeyReused(MemoryFault):
+    """An idempotency key came again, with another command."""
+
+    code = "idempotency_key_reused"
 
 
 class Unavailable(MemoryFault):

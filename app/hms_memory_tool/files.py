@@ -24,6 +24,7 @@ from .errors import (
     Unavailable,
     VersionConflict,
 )
+from .keys import RECORD_PREFIX, Key, check_body, note_of, signed
 from .paths import ROOT
 from .recall import Recalled, Terms, merge, rank, recalled
 from .store import Document, Entry, Hit, Limits, Store
@@ -31,6 +32,7 @@ from .store import Document, Entry, Hit, Limits, Store
 ATTEMPTS = 25  # the seed's: how often an edit is tried while others change the file
 _BACKOFF_SECONDS = 0.005  # the most that the first retry waits; each later one a step more
 _SCAN_PAGE = 100  # whole documents held at once
+_RECORDS = 100  # records of deletions looked at when one more is made
 _DELETE_KEYS = 1_000  # the engine's limit for one call
 
 
@@ -42,6 +44,7 @@ class MemoryFiles:
         limits: what the engine said its limits are.
         max_file_bytes: the largest file; can only lower the engine's limit.
         max_view_chars: characters after which an answer of `view` is cut, with a note.
+        record_seconds: how long it is known that a deletion under a key was made.
     """
 
     def __init__(
@@ -51,19 +54,28 @@ class MemoryFiles:
         *,
         max_file_bytes: int | None = None,
         max_view_chars: int = 16_000,
+        record_seconds: float = 3_600,
     ) -> None:
         self._store = store
         self._limits = limits
         self._max_file_bytes = min(max_file_bytes or limits.max_text_bytes, limits.max_text_bytes)
         self._max_view_chars = max_view_chars
+        self._record_seconds = record_seconds
         self._turn = anyio.Lock()
         self._moving = _Gate()
 
-    async def execute(self, command: Command) -> str:
+    async def execute(self, command: Command, key: Key | None = None) -> str:
         """Do what Claude asks and return what it is told.
+
+        Args:
+            command: what to do.
+            key: names this very command. It is kept with what the command changes, so the same
+                command under the same key is done once, however often it is sent and whatever
+                dies in between.
 
         Raises:
             Refused: it cannot be done as asked; nothing was changed.
+            KeyReused: the key came with another command before.
             Unavailable: the engine gave no answer; `OutcomeUnknown` if a write was sent.
         """
         async with self._turn:
@@ -71,15 +83,15 @@ class MemoryFiles:
                 case View():
                     return await self._view(command)
                 case Create():
-                    return await self._create(command)
+                    return await self._create(command, key)
                 case StrReplace():
-                    return await self._str_replace(command)
+                    return await self._str_replace(command, key)
                 case Insert():
-                    return await self._insert(command)
+                    return await self._insert(command, key)
                 case Delete():
-                    return await self._delete(command)
+                    return await self._delete(command, key)
                 case Rename():
-                    return await self._rename(command)
+                    return await self._rename(command, key)
 
     async def recall(self, request: Recall) -> list[Recalled]:
         """The files most relevant to a query, best first, with the lines that match.
@@ -129,54 +141,60 @@ class MemoryFiles:
             raise Refused(_missing(path))
         return text.view_directory(path, files, self._max_view_chars)
 
-    async def _create(self, command: Create) -> str:
+    async def _create(self, command: Create, key: Key | None) -> str:
         path = command.path
         text.check_size(path, command.file_text, self._max_file_bytes)
         if path == ROOT or await self._is_directory(path):
             raise Refused(f"File {path} already exists")
         await self._check_parents(path)
         try:
-            await self._store.create(Document(path, command.file_text))
+            await self._store.create(
+                Document(path, command.file_text, metadata=signed({}, key, ""))
+            )
         except AlreadyExists:
-            raise Refused(f"File {path} already exists") from None
+            if key is None or note_of((await self._existing(path)).metadata, key) is None:
+                raise Refused(f"File {path} already exists") from None
         return f"File created successfully at: {path}"
 
-    async def _str_replace(self, command: StrReplace) -> str:
-        path = command.path
-        snippet = ""
+    async def _str_replace(self, command: StrReplace, key: Key | None) -> str:
+        path, old, new = command.path, command.old_str, command.new_str or ""
 
-        def change(before: str) -> str:
-            nonlocal snippet
-            after, snippet = text.replace_once(
-                path, before, command.old_str, command.new_str or "", self._max_view_chars
-            )
-            return after
+        def change(before: str) -> tuple[str, int]:
+            return text.replace_once(path, before, old, new, self._max_view_chars)
 
-        await self._edit(path, change)
-        return snippet
+        return text.snippet(*await self._edit(path, change, key))
 
-    async def _insert(self, command: Insert) -> str:
-        path = command.path
-        await self._edit(
-            path,
-            lambda before: text.insert_after(before, command.insert_line, command.insert_text),
-        )
-        return f"The file {path} has been edited."
+    async def _insert(self, command: Insert, key: Key | None) -> str:
+        def change(before: str) -> tuple[str, int]:
+            at = command.insert_line
+            return text.insert_after(before, at, command.insert_text), at
 
-    async def _edit(self, path: str, change: Callable[[str], str]) -> None:
-        """Read, change and write back until no other writer came in between."""
+        await self._edit(command.path, change, key)
+        return f"The file {command.path} has been edited."
+
+    async def _edit(
+        self, path: str, change: Callable[[str], tuple[str, int]], key: Key | None
+    ) -> tuple[str, int]:
+        """Read, change and write back until no other writer came in between.
+
+        Returns the text and the line that was changed; if the key says that this was done
+        before, the text as it is now and the line as it was then.
+        """
         for attempt in range(ATTEMPTS):
             before = await self._existing(path)
-            after = change(before.text)
+            if key and (note := note_of(before.metadata, key)) is not None:
+                return before.text, int(note)
+            after, line = change(before.text)
             text.check_size(path, after, self._max_file_bytes)
             if after == before.text:
-                return
+                return after, line
+            ours = replace(before, metadata=signed(before.metadata, key, str(line)))
             try:
-                await self._store.replace(before, after)
+                await self._store.replace(ours, after)
             except VersionConflict:
                 await anyio.sleep(random() * _BACKOFF_SECONDS * (attempt + 1))  # noqa: S311
             else:
-                return
+                return after, line
         raise Contended(
             f"The file {path} was changed by others at each of {ATTEMPTS} attempts to edit it. "
             "Nothing was written. Please try again."
@@ -190,26 +208,51 @@ class MemoryFiles:
                 raise Refused(f"The path {path} is not a file.") from None
             raise Refused(_missing(path)) from None
 
-    async def _delete(self, command: Delete) -> str:
-        path = command.path
+    async def _delete(self, command: Delete, key: Key | None) -> str:
+        path, done = command.path, f"Successfully deleted {command.path}"
         if path == ROOT:
             raise Refused(f"Cannot delete the {ROOT} directory itself")
-        if not await self._store.delete([path]):
-            keys = [entry.key async for entry in self._below(path)]
-            if not keys:
-                raise Refused(f"The path {path} does not exist")
-            async with self._moving.exclusive():
-                await self._forget(keys)
-        return f"Successfully deleted {path}"
+        if key is None and await self._store.delete([path]):
+            return done
+        entries = await self._tree(path)
+        began = await self._recorded(key) if key else None
+        if began is not None:  # what has been written since is not ours to delete
+            entries = [entry for entry in entries if entry.updated_at <= began]
+        elif not entries:
+            raise Refused(f"The path {path} does not exist")
+        elif key:
+            await self._record(key)
+        async with self._moving.exclusive():
+            await self._forget([entry.key for entry in entries])
+        return done
 
-    async def _rename(self, command: Rename) -> str:
+    async def _recorded(self, key: Key) -> int | None:
+        """When a deletion under this key began, by the engine's clock; None if none did."""
+        page = await self._store.entries(key.record, None, 1)
+        if not page.items:
+            return None
+        check_body((await self._store.get(key.record)).text, key)
+        return page.items[0].updated_at
+
+    async def _record(self, key: Key) -> None:
+        """Record that a deletion begins, and drop the records that no retry can need any more."""
+        await self._store.create(Document(key.record, key.body))
+        records = (await self._store.entries(RECORD_PREFIX, None, _RECORDS)).items
+        newest = max((record.updated_at for record in records), default=0)
+        await self._forget(
+            [one.key for one in records if one.updated_at < newest - self._record_seconds * 1_000]
+        )
+
+    async def _rename(self, command: Rename, key: Key | None) -> str:
         old, new = command.old_path, command.new_path
         if old == ROOT:
             raise Refused(f"Cannot rename the {ROOT} directory itself")
-        if await self._exists(new):
-            raise Refused(f"The destination {new} already exists")
+        copies = await self._copies(new, key)
         sources = await self._tree(old)
+        done = f"Successfully renamed {old} to {new}"
         if not sources:
+            if copies:
+                return done
             raise Refused(f"The path {old} does not exist")
         if paths.is_under(new, old):
             raise Refused(f"Cannot move {old} into itself at {new}")
@@ -217,16 +260,35 @@ class MemoryFiles:
             paths.parse(new + source.key[len(old) :])
         await self._check_parents(new)
         async with self._moving.exclusive():
-            await self._move(sources, old, new)
-        return f"Successfully renamed {old} to {new}"
+            # An attempt that was cut short is made anew, but for what it had moved already.
+            again = {new + source.key[len(old) :] for source in sources}.intersection(copies)
+            await self._forget(sorted(again))
+            await self._move(sources, old, new, key)
+        return done
 
-    async def _move(self, sources: Sequence[Entry], old: str, new: str) -> None:
+    async def _copies(self, new: str, key: Key | None) -> list[str]:
+        """What is at a destination: nothing, or what an earlier attempt under this key put there.
+
+        Raises:
+            Refused: there is anything else.
+        """
+        entries = [] if new == ROOT else await self._tree(new)
+        copies = [
+            entry.key
+            for entry in entries
+            if key and note_of((await self._store.get(entry.key)).metadata, key) is not None
+        ]
+        if new == ROOT or (entries and not copies):
+            raise Refused(f"The destination {new} already exists")
+        return copies
+
+    async def _move(self, sources: Sequence[Entry], old: str, new: str, key: Key | None) -> None:
         """Copy everything, then delete the sources; a failure before that undoes the copies."""
         copies: list[str] = []
         try:
             for source in sources:
                 copy = new + source.key[len(old) :]
-                await self._copy(source, copy)
+                await self._copy(source, copy, key)
                 copies.append(copy)
             if await self._tree(old) != sources:
                 raise VersionConflict(old)
@@ -240,11 +302,12 @@ class MemoryFiles:
             ) from fault
         await self._forget([source.key for source in sources], begun=True)
 
-    async def _copy(self, source: Entry, key: str) -> None:
+    async def _copy(self, source: Entry, copy: str, key: Key | None) -> None:
         document = await self._store.get(source.key)
         if document.version != source.version:
             raise VersionConflict(source.key)
-        await self._store.create(replace(document, key=key))
+        metadata = signed(document.metadata, key, "")
+        await self._store.create(replace(document, key=copy, metadata=metadata))
 
     async def _forget(self, keys: Sequence[str], *, begun: bool = False) -> None:
         """Delete keys. Once something has been written, no failure leaves a known outcome."""
@@ -255,9 +318,6 @@ class MemoryFiles:
                 if begun or start:
                     raise OutcomeUnknown(str(fault)) from fault
                 raise
-
-    async def _exists(self, path: str) -> bool:
-        return path == ROOT or await self._is_file(path) or await self._is_directory(path)
 
     async def _is_file(self, path: str) -> bool:
         try:

@@ -18,6 +18,7 @@ from .errors import (
     Unavailable,
     VersionConflict,
 )
+from .paths import ROOT, is_under
 
 TAG = "memory-file"
 T = TypeVar("T")
@@ -52,11 +53,15 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of a listing: the key, its text's size in bytes, and the version."""
+    """A line of a listing: the key, its text's size in bytes, version, and time of last change.
+
+    The time is that of the engine's clock, in milliseconds since 1970.
+    """
 
     key: str
     size: int
     version: str
+    updated_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,9 @@ class HmsStore:
 
     async def entries(self, prefix: str, cursor: str | None, limit: int) -> Page[Entry]:
         memories, following = await self._list(prefix, cursor, limit, full=False)
-        entries = [Entry(one["id"], one["bytes"], one["version"]) for one in memories]
+        entries = [
+            Entry(one["id"], one["bytes"], one["version"], one["updated_at"]) for one in memories
+        ]
         return Page(entries, following)
 
     async def documents(self, prefix: str, cursor: str | None, limit: int) -> Page[Document]:
@@ -184,9 +191,11 @@ class HmsStore:
             "id": document.key,
             "text": text,
             "allow_empty": True,
-            "tags": sorted({*document.tags, TAG}),
+            "tags": list(document.tags),
             **condition,
         }
+        if is_under(document.key, ROOT):  # what recall is asked for
+            arguments["tags"] = sorted({*document.tags, TAG})
         # `remember` drops whatever is not sent again.
         if document.title is not None:
             arguments["title"] = document.title

@@ -99,8 +99,10 @@ def view_directory(path: str, files: Sequence[tuple[str, int]], max_chars: int) 
     )
 
 
-def replace_once(path: str, text: str, old: str, new: str, max_chars: int) -> tuple[str, str]:
-    """Put `new` in the place of the only `old`; return the new text and the snippet around it.
+def replace_once(path: str, text: str, old: str, new: str, max_chars: int) -> tuple[str, int]:
+    """Put `new` in the place of the only `old`; return the new text and its first changed line.
+
+    Lines are counted from 0.
 
     Raises:
         Refused: `old` is empty, is not there, or is there more than once; the sentence lists the
@@ -117,8 +119,18 @@ def replace_once(path: str, text: str, old: str, new: str, max_chars: int) -> tu
             f"in lines: {_occurrences(text, old, max_chars)}. Please ensure it is unique"
         )
     at = text.index(old)
-    changed = text[:at] + new + text[at + len(old) :]
-    return changed, _snippet(changed, text.count("\n", 0, at))
+    return text[:at] + new + text[at + len(old) :], text.count("\n", 0, at)
+
+
+def snippet(text: str, line: int) -> str:
+    """What `str_replace` answers: the lines around `line` (from 0), as `view` numbers them."""
+    first = max(line - _SNIPPET_LINES, 0)
+    around = (lines_of(text) or [""])[first : line + _SNIPPET_LINES + 1]
+    head = (
+        "The memory file has been edited. "
+        "Here is the snippet showing the change (with line numbers):"
+    )
+    return "\n".join([head, *_numbered(around, first + 1)])
 
 
 def insert_after(text: str, line: int, inserted: str) -> str:
@@ -212,16 +224,6 @@ def _is_listed(names: tuple[str, ...]) -> bool:
 
 def _entry(path: str, names: tuple[str, ...], size: int) -> str:
     return f"{human_size(size)}\t{path}/{'/'.join(names)}"
-
-
-def _snippet(text: str, line: int) -> str:
-    first = max(line - _SNIPPET_LINES, 0)
-    around = (lines_of(text) or [""])[first : line + _SNIPPET_LINES + 1]
-    head = (
-        "The memory file has been edited. "
-        "Here is the snippet showing the change (with line numbers):"
-    )
-    return "\n".join([head, *_numbered(around, first + 1)])
 
 
 def _occurrences(text: str, old: str, max_chars: int) -> str:
