@@ -30,6 +30,9 @@ from hms_memory_tool.store import HmsStore
 
 _START_SECONDS = 10.0
 
+# The clients under test obey the environment's proxies, which have no way to this machine.
+os.environ["NO_PROXY"] = "localhost,127.0.0.1"
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, Any]]:

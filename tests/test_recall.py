@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hms_memory_tool.recall import Recalled, Terms, recalled, render
+from hms_memory_tool.recall import Terms, recalled
+from hms_memory_tool.results import Recalled, render
 from hms_memory_tool.store import Hit
 
 QUERY = "red green blue"

@@ -16,7 +16,7 @@ from hms_memory_tool.commands import (
 from hms_memory_tool.errors import ConnectionLost, NotConnected, Refused
 from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.keys import Key
-from hms_memory_tool.recall import Recalled, render
+from hms_memory_tool.results import Recalled, render
 
 from .idempotency import Answer, Answers
 from .pool import Pool

@@ -26,7 +26,8 @@ from .errors import (
 )
 from .keys import RECORD_PREFIX, Key, check_body, note_of, signed
 from .paths import ROOT
-from .recall import Recalled, Terms, merge, rank, recalled
+from .recall import Terms, merge, rank, recalled
+from .results import Recalled
 from .store import Document, Entry, Hit, Limits, Store
 
 ATTEMPTS = 25  # the seed's: how often an edit is tried while others change the file

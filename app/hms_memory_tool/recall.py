@@ -1,17 +1,14 @@
-"""What a recall answers: each file with the lines that match, as data and as text for Claude.
-
-The engine ranks; here the ranked texts become excerpts. Pure.
-"""
+"""From ranked texts to excerpts: the lines of each file that match a query. Pure."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from math import log
 
 import snowballstemmer
 
+from .results import Recalled
 from .store import Hit
 from .text import lines_of
 
@@ -25,23 +22,6 @@ _WORD = re.compile(r"\w+")
 _UNSPACED = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]+"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Recalled:
-    """A file that a query found.
-
-    `score` is relative to the best hit (0 to 1); `excerpt` is lines `start_line` to `end_line`
-    of the file, a long line cut around what matches.
-    """
-
-    path: str
-    score: float
-    excerpt: str
-    start_line: int
-    end_line: int
-    lexical_score: float
-    semantic_score: float | None = None
 
 
 class Terms:
@@ -119,23 +99,6 @@ def recalled(hit: Hit, terms: Terms) -> Recalled:
         lexical_score=hit.lexical_score,
         semantic_score=hit.semantic_score,
     )
-
-
-def render(results: Sequence[Recalled]) -> str:
-    """The answer of `memory_recall` as Claude reads it, lines numbered as `view` numbers them."""
-    if not results:
-        return (
-            "No memory file matches. Other words may find one, "
-            "or view /memories to see which files there are."
-        )
-    found = [_paragraph(rank, result) for rank, result in enumerate(results, 1)]
-    return "\n\n".join(["Memory files that match, best first:", *found])
-
-
-def _paragraph(rank: int, result: Recalled) -> str:
-    lines = enumerate(result.excerpt.split("\n"), result.start_line)
-    head = f"{rank}. {result.path} (score {result.score:.2f})"
-    return "\n".join([head, *(f"{number:6d}\t{line}" for number, line in lines)])
 
 
 def _matching(lines: Sequence[str], terms: Terms) -> tuple[int, int]:

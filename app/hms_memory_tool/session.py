@@ -4,16 +4,19 @@ import codecs
 import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TextIO
 
 import anyio
+import httpx2
 from mcp import ClientSession, MCPError, StdioServerParameters
 from mcp.client import Transport
 from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import (
     CONNECTION_CLOSED,
+    INVALID_REQUEST,
     CallToolRequest,
     CallToolRequestParams,
     Implementation,
@@ -107,6 +110,11 @@ class EngineSession:
             if error.code == CONNECTION_CLOSED:
                 self.ended.set()  # known here first: the receive loop is still winding down
                 raise ConnectionLost("the engine's connection ended") from error
+            if error.code == INVALID_REQUEST:
+                # A server that was restarted, or had not heard from us for five minutes, knows
+                # our session no more, and has not run the call.
+                self.ended.set()
+                raise NotConnected("the engine's session ended") from error
             raise EngineFault(f"the engine failed: {error}") from error
         except ValidationError as error:
             raise EngineFault(f"{tool} gave an answer that is not hms-mcp's") from error
@@ -146,18 +154,60 @@ async def open_stdio(
         last_words.append(clean(line))
         on_stderr(clean(line))
 
+    @asynccontextmanager
+    async def opening() -> AsyncGenerator[EngineSession]:
+        async with _stderr(heard) as errlog:
+            transport = stdio_client(parameters, errlog)
+            async with _session(transport, open_seconds, call_seconds) as session:
+                yield session
+
+    async with _plainly(opening(), lambda: " ".join(["hms-mcp failed.", *last_words])) as session:
+        yield session
+
+
+@asynccontextmanager
+async def open_http(
+    url: str, token: str | None, *, open_seconds: float, call_seconds: float
+) -> AsyncGenerator[EngineSession]:
+    """Hold a session with a shared hms-mcp over streamable HTTP.
+
+    Args:
+        url: its address, such as `http://127.0.0.1:8765/mcp`.
+        token: the bearer token that it asks for, if any.
+        open_seconds: the longest that it may take until it answers.
+        call_seconds: the longest that a call may take.
+
+    Raises:
+        Unavailable: it does not answer, or refuses us.
+    """
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = httpx2.Timeout(open_seconds, read=None)  # calls have deadlines of their own
+
+    @asynccontextmanager
+    async def opening() -> AsyncGenerator[EngineSession]:
+        async with httpx2.AsyncClient(headers=headers, timeout=timeout) as http:
+            transport = streamable_http_client(url, http_client=http)
+            async with _session(transport, open_seconds, call_seconds) as session:
+                yield session
+
+    async with _plainly(opening(), lambda: "The shared hms-mcp cannot be used.") as session:
+        yield session
+
+
+@asynccontextmanager
+async def _plainly(
+    opening: AbstractAsyncContextManager[EngineSession], reason: Callable[[], str]
+) -> AsyncGenerator[EngineSession]:
+    """Raise one `Unavailable` for what task groups wrap in layers, and the caller's as it is."""
     callers: Exception | None = None
     try:
-        async with (
-            _stderr(heard) as errlog,
-            _session(stdio_client(parameters, errlog), open_seconds, call_seconds) as session,
-        ):
+        async with opening as session:
             try:
                 yield session
             except Exception as error:  # noqa: BLE001 - raised again below
-                callers = error  # outside of the task groups, which would wrap it in layers
+                callers = error
     except Exception as error:
-        raise Unavailable(" ".join(["hms-mcp failed.", *last_words])) from error
+        raise Unavailable(reason()) from error
     if callers is not None:
         raise callers
 

@@ -126,11 +126,11 @@ class HmsStore:
     Args:
         call: calls a tool of the engine.
         namespace: the engine's name of the store. Answers that carry a namespace must carry
-            this one, so a mix-up of connections cannot go unseen.
+            this one, so a mix-up of connections cannot go unseen; None takes the engine's own.
         is_shared: send the namespace with every call, for a server with `--namespace-arg`.
     """
 
-    def __init__(self, call: Call, namespace: str, *, is_shared: bool = False) -> None:
+    def __init__(self, call: Call, namespace: str | None, *, is_shared: bool = False) -> None:
         self._call = call
         self._namespace = namespace
         self._selection = {"namespace": namespace} if is_shared else {}
@@ -218,7 +218,7 @@ class HmsStore:
             raise OutcomeUnknown(f"{tool}: {fault}") from fault
 
     def _own(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        if answer["namespace"] != self._namespace:
+        if self._namespace not in (None, answer["namespace"]):
             raise EngineFault("the engine answered for another namespace than it was asked for")
         return answer
 
