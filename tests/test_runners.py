@@ -4,6 +4,7 @@ Sync and async, over the gateway, over a started hms-mcp and over a shared one.
 """
 
 import os
+import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ from anthropic.lib.tools import ToolError
 
 from hms_memory_gateway.engine import Engine
 from hms_memory_tool import HolographicMemoryTool, HolographicMemoryToolSync
+from hms_memory_tool.tools import UNREACHABLE
 
-from .conftest import Gateway
+from .conftest import Gateway, Serve
 from .scripted_claude import Script, scripted, use
 from .test_conformance import CASES, expanded
 
@@ -153,6 +155,36 @@ async def test_the_asynchronous_runner_keeps_a_memory(
             ).until_done()
         assert final.stop_reason == "end_turn"
     check(script)
+
+
+def test_a_gateway_that_is_down_is_one_sentence_for_claude() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with (
+        scripted(TURNS[:1]) as (url, script),
+        anthropic.Anthropic(api_key="x", base_url=url) as client,HolographicMemoryToolSync.connect(
+        gateway=f"http://127.0.0.1:{port}", namespace="n", total_seconds=0.3
+    ) as memory
+    ):
+        client.beta.messages.tool_runner(
+            model=MODEL, max_tokens=1024, messages=ASK, tools=[memory]
+        ).until_done()
+    assert script.told() == [("t1", True, UNREACHABLE)]
+
+
+def test_a_wrong_token_is_one_sentence_for_claude(serve: Serve) -> None:
+    with (
+        serve(token="right-token") as gateway,
+        scripted(TURNS[:1]) as (url, script),
+        anthropic.Anthropic(api_key="x", base_url=url) as client,
+        HolographicMemoryToolSync.connect(
+            gateway=str(gateway.http.base_url), namespace="n", token="wrong-token"
+        ) as memory,
+    ):
+        client.beta.messages.tool_runner(
+            model=MODEL, max_tokens=1024, messages=ASK, tools=[memory]
+        ).until_done()
+    assert script.told() == [("t1", True, UNREACHABLE)]
 
 
 Call = Callable[[dict[str, Any]], Awaitable[str]]

@@ -44,6 +44,7 @@ KINDS = pytest.mark.parametrize("kind", [HolographicMemoryTool, HolographicMemor
         {"command": "hms-mcp", "token": "t"},
         {"gateway": "http://localhost", "max_file_bytes": 5},
         {"gateway": "http://localhost", "max_view_chars": 500},
+        {"command": "hms-mcp", "total_seconds": 5},
         {"gateway": "localhost:8080"},
         {"command": "hms-mcp", "namespace": "alice@example.com"},
         {"url": "http://localhost/mcp", "namespace": "Alice"},

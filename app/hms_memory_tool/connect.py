@@ -9,7 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
-from .gateway import GatewayMemory
+from .gateway import TOTAL_SECONDS, GatewayMemory
 from .results import Recalled
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ def connect(
     namespace: str | None,
     max_file_bytes: int | None,
     max_view_chars: int | None,
+    total_seconds: float | None,
 ) -> Memory:
     if sum(option is not None for option in (command, url, gateway)) != 1:
         raise ValueError("give one of `command`, `url` and `gateway`")
@@ -60,7 +61,14 @@ def connect(
     if gateway is not None:
         if max_file_bytes is not None or max_view_chars is not None:
             raise ValueError("`max_file_bytes` and `max_view_chars` are settings of the gateway")
-        return GatewayMemory(gateway, namespace, token or os.environ.get("HMS_GATEWAY_TOKEN"))
+        return GatewayMemory(
+            gateway,
+            namespace,
+            token or os.environ.get("HMS_GATEWAY_TOKEN"),
+            total_seconds=total_seconds or TOTAL_SECONDS,
+        )
+    if total_seconds is not None:
+        raise ValueError("`total_seconds` goes with `gateway`")
     if namespace is not None and not _ENGINE_NAME.fullmatch(namespace):
         raise ValueError("`namespace` has to be 1 to 64 characters of [a-z0-9_-] for an hms-mcp")
     limits = {"max_file_bytes": max_file_bytes, "max_view_chars": max_view_chars or 16_000}

@@ -121,6 +121,7 @@ class HolographicMemoryToolSync(BetaAbstractMemoryTool):
         namespace: str | None = None,
         max_file_bytes: int | None = None,
         max_view_chars: int | None = None,
+        total_seconds: float | None = None,
         cache_control: BetaCacheControlEphemeralParam | None = None,
     ) -> Self:
         """Make a tool over one of three: `command`, `url` or `gateway`.
@@ -140,6 +141,8 @@ class HolographicMemoryToolSync(BetaAbstractMemoryTool):
                 gateway, which has a setting for it.
             max_view_chars: characters after which a view is cut, 16,000 by default. Not for a
                 gateway, which has a setting for it.
+            total_seconds: the longest that a call of a gateway may take, retries included; 60 by
+                default.
             cache_control: for the tool's definition in requests.
 
         Raises:
@@ -217,6 +220,7 @@ class HolographicMemoryTool(BetaAsyncAbstractMemoryTool):
         namespace: str | None = None,
         max_file_bytes: int | None = None,
         max_view_chars: int | None = None,
+        total_seconds: float | None = None,
         cache_control: BetaCacheControlEphemeralParam | None = None,
     ) -> Self:
         """Make a tool; the options are those of `HolographicMemoryToolSync.connect`."""
