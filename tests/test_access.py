@@ -13,7 +13,7 @@ from hms_memory_gateway.settings import Settings
 
 from .conftest import Serve
 
-TOKEN = "correct-horse-battery"  # noqa: S105 - a made-up one
+TOKEN = "correct-horse-battery"
 VIEW = {"command": "view", "path": "/memories"}
 
 

@@ -18,7 +18,7 @@ from hms_memory_gateway.engine import Engine
 
 from .conftest import Client
 
-TOKEN = "correct-horse-battery"  # noqa: S105 - a made-up one
+TOKEN = "correct-horse-battery"
 
 
 class Process:

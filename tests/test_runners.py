@@ -75,7 +75,7 @@ def shared_engine(engine: Engine, folder: Path, token: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def shared(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    token = "a-token-of-sixteen"  # noqa: S105 - a made-up one
+    token = "a-token-of-sixteen"
     with shared_engine(engine, tmp_path_factory.mktemp("shared"), token) as url:
         yield {"url": url, "token": token}
 
@@ -162,9 +162,10 @@ def test_a_gateway_that_is_down_is_one_sentence_for_claude() -> None:
         port = taken.getsockname()[1]
     with (
         scripted(TURNS[:1]) as (url, script),
-        anthropic.Anthropic(api_key="x", base_url=url) as client,HolographicMemoryToolSync.connect(
-        gateway=f"http://127.0.0.1:{port}", namespace="n", total_seconds=0.3
-    ) as memory
+        anthropic.Anthropic(api_key="x", base_url=url) as client,
+        HolographicMemoryToolSync.connect(
+            gateway=f"http://127.0.0.1:{port}", namespace="n", total_seconds=0.3
+        ) as memory,
     ):
         client.beta.messages.tool_runner(
             model=MODEL, max_tokens=1024, messages=ASK, tools=[memory]

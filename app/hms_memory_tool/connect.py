@@ -4,10 +4,11 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from .gateway import TOTAL_SECONDS, GatewayMemory
 from .results import Recalled
@@ -35,78 +36,96 @@ class Memory(Protocol):
         """Let go of everything."""
 
 
-MakeDirect: TypeAlias = Callable[..., Memory]
-"""Makes a memory that still lacks its limits."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `connect` of a tool was called with; see there."""
+
+    command: str | None
+    args: Sequence[str]
+    env: Mapping[str, str] | None
+    url: str | None
+    gateway: str | None
+    token: str | None
+    namespace: str | None
+    max_file_bytes: int | None
+    max_view_chars: int | None
+    total_seconds: float | None
+
+    def objection(self) -> str | None:
+        """Why they do not go together, if they do not."""
+        ways = [way for way in (self.command, self.url, self.gateway) if way is not None]
+        limits = (self.max_file_bytes, self.max_view_chars)
+        is_engine_name = self.namespace is None or _ENGINE_NAME.fullmatch(self.namespace)
+        wrong = {
+            "give one of `command`, `url` and `gateway`": len(ways) != 1,
+            "`args` and `env` go with `command`": self.command is None and (self.args or self.env),
+            "`token` goes with `url` or `gateway`": self.command is not None and self.token,
+            "`total_seconds` goes with `gateway`": self.gateway is None and self.total_seconds,
+            "`max_file_bytes` and `max_view_chars` are settings of the gateway": self.gateway
+            and limits != (None, None),
+            "`namespace` has to be 1 to 64 characters of [a-z0-9_-] for an hms-mcp": not (
+                self.gateway or is_engine_name
+            ),
+        }
+        return next((sentence for sentence, applies in wrong.items() if applies), None)
 
 
-def connect(
-    *,
-    command: str | None,
-    args: Sequence[str],
-    env: Mapping[str, str] | None,
-    url: str | None,
-    gateway: str | None,
-    token: str | None,
-    namespace: str | None,
-    max_file_bytes: int | None,
-    max_view_chars: int | None,
-    total_seconds: float | None,
-) -> Memory:
-    if sum(option is not None for option in (command, url, gateway)) != 1:
-        raise ValueError("give one of `command`, `url` and `gateway`")
-    if command is None and (args or env):
-        raise ValueError("`args` and `env` go with `command`")
-    if command is not None and token is not None:
-        raise ValueError("`token` goes with `url` or `gateway`")
-    if gateway is not None:
-        if max_file_bytes is not None or max_view_chars is not None:
-            raise ValueError("`max_file_bytes` and `max_view_chars` are settings of the gateway")
+def connect(options: Options) -> Memory:
+    """Make the memory that the options ask for; nothing is opened yet.
+
+    Raises:
+        ValueError: they do not go together.
+    """
+    if objection := options.objection():
+        raise ValueError(objection)
+    if options.gateway is not None:
         return GatewayMemory(
-            gateway,
-            namespace,
-            token or os.environ.get("HMS_GATEWAY_TOKEN"),
-            total_seconds=total_seconds or TOTAL_SECONDS,
+            options.gateway,
+            options.namespace,
+            options.token or os.environ.get("HMS_GATEWAY_TOKEN"),
+            total_seconds=options.total_seconds or TOTAL_SECONDS,
         )
-    if total_seconds is not None:
-        raise ValueError("`total_seconds` goes with `gateway`")
-    if namespace is not None and not _ENGINE_NAME.fullmatch(namespace):
-        raise ValueError("`namespace` has to be 1 to 64 characters of [a-z0-9_-] for an hms-mcp")
-    limits = {"max_file_bytes": max_file_bytes, "max_view_chars": max_view_chars or 16_000}
-    if url is not None:
-        return _shared(url, token or os.environ.get("HMS_MCP_TOKEN"), namespace)(**limits)
-    return _started(str(command), args, env or {}, namespace)(**limits)
-
-
-def _shared(url: str, token: str | None, namespace: str | None) -> MakeDirect:
-    direct, session = _engine_modules()
-    opening = partial(
-        session.open_http, url, token, open_seconds=_OPEN_SECONDS, call_seconds=_CALL_SECONDS
+    opening, is_shared = _shared(options) if options.url is not None else _started(options)
+    memory: Memory = _module("direct").DirectMemory(
+        opening,
+        options.namespace,
+        is_shared=is_shared,
+        max_file_bytes=options.max_file_bytes,
+        max_view_chars=options.max_view_chars or 16_000,
     )
-    return partial(direct.DirectMemory, opening, namespace, is_shared=namespace is not None)
+    return memory
 
 
-def _started(
-    command: str, args: Sequence[str], env: Mapping[str, str], namespace: str | None
-) -> MakeDirect:
-    direct, session = _engine_modules()
-    is_shared = namespace is not None and "--namespace-arg" in args
-    named = [] if namespace is None or is_shared else [f"--namespace={namespace}"]
+def _shared(options: Options) -> tuple[Callable[[], Any], bool]:
     opening = partial(
-        session.open_stdio,
-        command,
-        [*args, *named],
-        env,
+        _module("session").open_http,
+        options.url,
+        options.token or os.environ.get("HMS_MCP_TOKEN"),
+        open_seconds=_OPEN_SECONDS,
+        call_seconds=_CALL_SECONDS,
+    )
+    return opening, options.namespace is not None
+
+
+def _started(options: Options) -> tuple[Callable[[], Any], bool]:
+    is_shared = options.namespace is not None and "--namespace-arg" in options.args
+    is_named = options.namespace is not None and not is_shared
+    opening = partial(
+        _module("session").open_stdio,
+        options.command,
+        [*options.args, *([f"--namespace={options.namespace}"] if is_named else [])],
+        options.env or {},
         open_seconds=_OPEN_SECONDS,
         call_seconds=_CALL_SECONDS,
         on_stderr=lambda line: logger.info("%s", line),
     )
-    return partial(direct.DirectMemory, opening, namespace, is_shared=is_shared)
+    return opening, is_shared
 
 
-def _engine_modules() -> tuple[ModuleType, ModuleType]:
-    """What speaks to an engine. A client of a gateway never needs it, nor has what it needs."""
+def _module(name: str) -> ModuleType:
+    """A part that speaks to an engine. A client of a gateway never needs it, nor has its needs."""
     try:
-        return import_module(f"{__package__}.direct"), import_module(f"{__package__}.session")
+        return import_module(f"{__package__}.{name}")
     except ImportError as error:
         raise ValueError(
             "an hms-mcp without a gateway needs `pip install hms-memory-gateway[direct]`"

@@ -18,7 +18,7 @@ from anthropic.types.beta import BetaCacheControlEphemeralParam, BetaToolParam
 from pydantic import BaseModel
 
 from .commands import RECALL_TOOL, parse_recall
-from .connect import Memory, connect
+from .connect import Memory, Options, connect
 from .errors import MemoryFault, OutcomeUnknown, Refused
 from .results import Recalled, render
 
@@ -150,7 +150,7 @@ class HolographicMemoryToolSync(BetaAbstractMemoryTool):
         """
         options = locals()
         del options["cls"], options["cache_control"]
-        return cls(connect(**options), cache_control=cache_control)
+        return cls(connect(Options(**options)), cache_control=cache_control)
 
     def call(self, input: object) -> str:  # noqa: A002 - the SDK's name
         """Run the input of a `memory` block; the SDK's runner calls this."""
@@ -226,7 +226,7 @@ class HolographicMemoryTool(BetaAsyncAbstractMemoryTool):
         """Make a tool; the options are those of `HolographicMemoryToolSync.connect`."""
         options = locals()
         del options["cls"], options["cache_control"]
-        return cls(connect(**options), cache_control=cache_control)
+        return cls(connect(Options(**options)), cache_control=cache_control)
 
     async def call(self, input: object) -> str:  # noqa: A002 - the SDK's name
         """Run the input of a `memory` block; the SDK's runner calls this."""
