@@ -4,8 +4,8 @@ A file is a key; a directory is the keys that begin with its path and a slash, a
 no empty ones. What each command answers is decided in `text` and `paths`; here it is done.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from random import random
 
@@ -16,25 +16,22 @@ from .commands import Command, Create, Delete, Insert, Recall, Rename, StrReplac
 from .errors import (
     AlreadyExists,
     Contended,
-    EngineFault,
-    MemoryFault,
     NotFound,
-    OutcomeUnknown,
     Refused,
-    Unavailable,
     VersionConflict,
 )
+from .gate import Gate
 from .keys import RECORD_PREFIX, Key, check_body, note_of, signed
 from .paths import ROOT
 from .recall import Terms, merge, rank, recalled
 from .results import Recalled
-from .store import Document, Entry, Hit, Limits, Store
+from .store import Document, Hit, Limits, Store
+from .tree import Tree, advanced
 
 ATTEMPTS = 25  # the seed's: how often an edit is tried while others change the file
 _BACKOFF_SECONDS = 0.005  # the most that the first retry waits; each later one a step more
 _SCAN_PAGE = 100  # whole documents held at once
 _RECORDS = 100  # records of deletions looked at when one more is made
-_DELETE_KEYS = 1_000  # the engine's limit for one call
 
 
 class MemoryFiles:
@@ -58,12 +55,13 @@ class MemoryFiles:
         record_seconds: float = 3_600,
     ) -> None:
         self._store = store
+        self._tree = Tree(store, limits.max_page)
         self._limits = limits
         self._max_file_bytes = min(max_file_bytes or limits.max_text_bytes, limits.max_text_bytes)
         self._max_view_chars = max_view_chars
         self._record_seconds = record_seconds
         self._turn = anyio.Lock()
-        self._moving = _Gate()
+        self._moving = Gate()
 
     async def execute(self, command: Command, key: Key | None = None) -> str:
         """Do what Claude asks and return what it is told.
@@ -118,7 +116,7 @@ class MemoryFiles:
         while True:
             page = await self._store.documents(ROOT + "/", cursor, _SCAN_PAGE)
             found.update((one.key, terms.pairs_in(one.text)) for one in page.items)
-            if (cursor := _advanced(cursor, page.cursor)) is None:
+            if (cursor := advanced(cursor, page.cursor)) is None:
                 break
         ranked = rank(found)[:k]
         hits: list[Hit] = []
@@ -137,7 +135,7 @@ class MemoryFiles:
                 pass
             else:
                 return text.view_file(path, document.text, command.view_range, self._max_view_chars)
-        files = [(entry.key, entry.size) async for entry in self._below(path)]
+        files = [(entry.key, entry.size) async for entry in self._tree.below(path)]
         if not files and path != ROOT:
             raise Refused(_missing(path))
         return text.view_directory(path, files, self._max_view_chars)
@@ -145,9 +143,9 @@ class MemoryFiles:
     async def _create(self, command: Create, key: Key | None) -> str:
         path = command.path
         text.check_size(path, command.file_text, self._max_file_bytes)
-        if path == ROOT or await self._is_directory(path):
+        if path == ROOT or await self._tree.is_directory(path):
             raise Refused(f"File {path} already exists")
-        await self._check_parents(path)
+        await self._tree.check_parents(path)
         try:
             await self._store.create(
                 Document(path, command.file_text, metadata=signed({}, key, ""))
@@ -205,7 +203,7 @@ class MemoryFiles:
         try:
             return await self._store.get(path)
         except NotFound:
-            if path == ROOT or await self._is_directory(path):
+            if path == ROOT or await self._tree.is_directory(path):
                 raise Refused(f"The path {path} is not a file.") from None
             raise Refused(_missing(path)) from None
 
@@ -215,7 +213,7 @@ class MemoryFiles:
             raise Refused(f"Cannot delete the {ROOT} directory itself")
         if key is None and await self._store.delete([path]):
             return done
-        entries = await self._tree(path)
+        entries = await self._tree.at(path)
         began = await self._recorded(key) if key else None
         if began is not None:  # what has been written since is not ours to delete
             entries = [entry for entry in entries if entry.updated_at <= began]
@@ -224,7 +222,7 @@ class MemoryFiles:
         elif key:
             await self._record(key)
         async with self._moving.exclusive():
-            await self._forget([entry.key for entry in entries])
+            await self._tree.forget([entry.key for entry in entries])
         return done
 
     async def _recorded(self, key: Key) -> int | None:
@@ -240,7 +238,7 @@ class MemoryFiles:
         await self._store.create(Document(key.record, key.body))
         records = (await self._store.entries(RECORD_PREFIX, None, _RECORDS)).items
         newest = max((record.updated_at for record in records), default=0)
-        await self._forget(
+        await self._tree.forget(
             [one.key for one in records if one.updated_at < newest - self._record_seconds * 1_000]
         )
 
@@ -249,7 +247,7 @@ class MemoryFiles:
         if old == ROOT:
             raise Refused(f"Cannot rename the {ROOT} directory itself")
         copies = await self._copies(new, key)
-        sources = await self._tree(old)
+        sources = await self._tree.at(old)
         done = f"Successfully renamed {old} to {new}"
         if not sources:
             if copies:
@@ -259,12 +257,12 @@ class MemoryFiles:
             raise Refused(f"Cannot move {old} into itself at {new}")
         for source in sources:
             paths.parse(new + source.key[len(old) :])
-        await self._check_parents(new)
+        await self._tree.check_parents(new)
         async with self._moving.exclusive():
             # An attempt that was cut short is made anew, but for what it had moved already.
             again = {new + source.key[len(old) :] for source in sources}.intersection(copies)
-            await self._forget(sorted(again))
-            await self._move(sources, old, new, key)
+            await self._tree.forget(sorted(again))
+            await self._tree.move(sources, old, new, key)
         return done
 
     async def _copies(self, new: str, key: Key | None) -> list[str]:
@@ -273,7 +271,7 @@ class MemoryFiles:
         Raises:
             Refused: there is anything else.
         """
-        entries = [] if new == ROOT else await self._tree(new)
+        entries = [] if new == ROOT else await self._tree.at(new)
         copies = [
             entry.key
             for entry in entries
@@ -282,113 +280,6 @@ class MemoryFiles:
         if new == ROOT or (entries and not copies):
             raise Refused(f"The destination {new} already exists")
         return copies
-
-    async def _move(self, sources: Sequence[Entry], old: str, new: str, key: Key | None) -> None:
-        """Copy everything, then delete the sources; a failure before that undoes the copies."""
-        copies: list[str] = []
-        try:
-            for source in sources:
-                copy = new + source.key[len(old) :]
-                await self._copy(source, copy, key)
-                copies.append(copy)
-            if await self._tree(old) != sources:
-                raise VersionConflict(old)
-        except MemoryFault as fault:
-            await self._forget(copies, begun=True)
-            if isinstance(fault, Unavailable):
-                raise
-            raise Contended(
-                f"{old} or {new} was changed by others during the move. "
-                "Nothing was moved. Please try again."
-            ) from fault
-        await self._forget([source.key for source in sources], begun=True)
-
-    async def _copy(self, source: Entry, copy: str, key: Key | None) -> None:
-        document = await self._store.get(source.key)
-        if document.version != source.version:
-            raise VersionConflict(source.key)
-        metadata = signed(document.metadata, key, "")
-        await self._store.create(replace(document, key=copy, metadata=metadata))
-
-    async def _forget(self, keys: Sequence[str], *, begun: bool = False) -> None:
-        """Delete keys. Once something has been written, no failure leaves a known outcome."""
-        for start in range(0, len(keys), _DELETE_KEYS):
-            try:
-                await self._store.delete(keys[start : start + _DELETE_KEYS])
-            except Unavailable as fault:
-                if begun or start:
-                    raise OutcomeUnknown(str(fault)) from fault
-                raise
-
-    async def _is_file(self, path: str) -> bool:
-        try:
-            await self._store.get(path)
-        except NotFound:
-            return False
-        return True
-
-    async def _is_directory(self, path: str) -> bool:
-        return bool((await self._store.entries(path + "/", None, 1)).items)
-
-    async def _check_parents(self, path: str) -> None:
-        """Refuse a path below a file. What has files below it is none, nor is any above."""
-        for parent in paths.parents(path):
-            if await self._is_directory(parent):
-                return
-            if await self._is_file(parent):
-                raise Refused(
-                    f"The path {path} cannot be used: {parent} is a file, not a directory."
-                )
-
-    async def _tree(self, path: str) -> list[Entry]:
-        """The file at `path`, or else every file below it."""
-        first = await self._store.entries(path, None, 1)
-        if first.items and first.items[0].key == path:
-            return list(first.items)
-        return [entry async for entry in self._below(path)]
-
-    async def _below(self, directory: str) -> AsyncIterator[Entry]:
-        cursor: str | None = None
-        while True:
-            page = await self._store.entries(directory + "/", cursor, self._limits.max_page)
-            for entry in page.items:
-                yield entry
-            if (cursor := _advanced(cursor, page.cursor)) is None:
-                return
-
-
-class _Gate:
-    """Many at once, or one alone, who waits for those inside and keeps the next ones out."""
-
-    def __init__(self) -> None:
-        self._entry = anyio.Lock()
-        self._inside = 0
-        self._left = anyio.Event()
-
-    @asynccontextmanager
-    async def shared(self) -> AsyncGenerator[None]:
-        async with self._entry:
-            self._inside += 1
-        try:
-            yield
-        finally:
-            self._inside -= 1
-            self._left.set()
-
-    @asynccontextmanager
-    async def exclusive(self) -> AsyncGenerator[None]:
-        async with self._entry:
-            while self._inside:
-                self._left = anyio.Event()
-                await self._left.wait()
-            yield
-
-
-def _advanced(before: str | None, after: str | None) -> str | None:
-    """The cursor of the next page, which lies further on, or a listing would never end."""
-    if before is not None and after is not None and after <= before:
-        raise EngineFault("a listing of the engine does not advance")
-    return after
 
 
 def _missing(path: str) -> str:
