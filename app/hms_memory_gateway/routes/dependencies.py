@@ -1,5 +1,6 @@
-"""What routes are given: who runs blocks, the namespace, the key, the body."""
+"""What the routes of a memory are given: a call, read from the request in the order that counts."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
@@ -11,31 +12,30 @@ from hms_memory_gateway.namespaces import store_name
 from hms_memory_gateway.settings import Settings
 
 
-async def _blocks(request: Request) -> Blocks:
-    return cast("Blocks", request.state.blocks)
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Whose memory, under which key, what is asked, and who does it."""
+
+    namespace: str
+    key: str | None
+    body: dict[str, Any]
+    blocks: Blocks
 
 
-async def _settings(request: Request) -> Settings:
-    return cast("Settings", request.state.settings)
-
-
-async def _namespace(request: Request, settings: "SettingsDep") -> str:
-    values = [v for name, v in request.scope["headers"] if name == b"x-memory-namespace"]
-    return store_name(values, settings.default_namespace)
-
-
-async def _key(request: Request) -> str | None:
-    return key_name([v for name, v in request.scope["headers"] if name == b"idempotency-key"])
-
-
-async def _body(request: Request, settings: "SettingsDep") -> dict[str, Any]:
+async def _call(request: Request) -> Call:
+    """Read a request; whom it is about is settled before a byte of the body is read."""
+    settings = cast("Settings", request.state.settings)
+    namespace = store_name(_values(request, b"x-memory-namespace"), settings.default_namespace)
+    key = key_name(_values(request, b"idempotency-key"))
     announced = request.headers.get("content-length")
-    return await read_object(request.stream(), announced, settings.max_body_bytes)
+    body = await read_object(request.stream(), announced, settings.max_body_bytes)
+    return Call(namespace, key, body, cast("Blocks", request.state.blocks))
 
 
-BlocksDep = Annotated[Blocks, Depends(_blocks)]
-SettingsDep = Annotated[Settings, Depends(_settings)]
-# In this order in every route: who it is about is settled before a byte of the body is read.
-Namespace = Annotated[str, Depends(_namespace)]
-IdempotencyKey = Annotated[str | None, Depends(_key)]
-Body = Annotated[dict[str, Any], Depends(_body)]
+def _values(request: Request, header: bytes) -> list[bytes]:
+    """Every value of a header, as it came: a framework's `get` hides all but the first."""
+    return [value for name, value in request.scope["headers"] if name == header]
+
+
+# One dependency: each costs more than all that it does here.
+CallDep = Annotated[Call, Depends(_call)]

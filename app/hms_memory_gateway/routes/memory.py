@@ -7,41 +7,39 @@ from hms_memory_gateway import documentation
 from hms_memory_gateway.problems import BodyInvalid
 from hms_memory_tool.commands import MEMORY_TOOL, RECALL_TOOL
 
-from .dependencies import BlocksDep, Body, IdempotencyKey, Namespace
+from .dependencies import CallDep
 
 router = APIRouter(prefix="/memory", tags=["memory"], default_response_class=JSONResponse)
 
 
 @router.post("/command", **documentation.COMMAND)
-async def run_command(
-    namespace: Namespace, key: IdempotencyKey, body: Body, blocks: BlocksDep
-) -> JSONResponse:
+async def run_command(call: CallDep) -> JSONResponse:
     """Execute one memory command: the `input` of a `memory` tool_use block, as Claude wrote it.
 
     What Claude can mend is an answer too, with `is_error`: pass both on in the `tool_result`.
     With an `Idempotency-Key` the same request can be sent again: it is done once.
     """
-    return JSONResponse(await blocks.execute(namespace, body, key))
+    return JSONResponse(await call.blocks.execute(call.namespace, call.body, call.key))
 
 
 @router.post("/recall", **documentation.RECALL)
-async def recall(namespace: Namespace, body: Body, blocks: BlocksDep) -> JSONResponse:
+async def recall(call: CallDep) -> JSONResponse:
     """Find the memory files most relevant to a query: the `input` of a `memory_recall` block."""
-    return JSONResponse(await blocks.recall(namespace, body))
+    return JSONResponse(await call.blocks.recall(call.namespace, call.body))
 
 
 @router.post("/tool-results", **documentation.TOOL_RESULTS)
-async def tool_results(namespace: Namespace, body: Body, blocks: BlocksDep) -> JSONResponse:
+async def tool_results(call: CallDep) -> JSONResponse:
     """Answer every memory block of an assistant's message, in order.
 
     Send the `content` of the message as the Messages API returned it; append what comes back as
     the `content` of a user message. Blocks of other tools are passed over. The `id` of each block
     is its idempotency key, so the same message can be sent again.
     """
-    content = body.get("content")
+    content = call.body.get("content")
     if not isinstance(content, list):
         raise BodyInvalid("`content` has to be the list of blocks of an assistant's message.")
-    return JSONResponse({"content": await blocks.tool_results(namespace, content)})
+    return JSONResponse({"content": await call.blocks.tool_results(call.namespace, content)})
 
 
 @router.get("/tools", **documentation.TOOLS)
