@@ -217,6 +217,19 @@ def test_a_data_folder_that_cannot_be_made_is_said_in_a_sentence(
     assert "HMS_GATEWAY_DATA_DIR" in ended.stderr.splitlines()[-1]
 
 
+def test_a_second_gateway_on_a_data_folder_is_refused(engine: Engine, tmp_path: Path) -> None:
+    environ = environment(engine, tmp_path / "data")
+    with running(environ, tmp_path / "log") as gateway:
+        ended = run(environ)
+        assert ended.returncode == 1
+        assert "Another gateway uses the data folder" in ended.stderr.splitlines()[-1]
+        assert gateway.client().command("view", path="/memories")[0]
+        gateway.process.kill()
+        gateway.process.wait()
+    with running(environ, tmp_path / "log") as gateway:  # a lock does not outlive its process
+        assert gateway.client().command("view", path="/memories")[0]
+
+
 def test_a_setting_of_no_version_is_reported(engine: Engine, tmp_path: Path) -> None:
     environ = environment(engine, tmp_path / "data", HMS_GATEWAY_PROT="1")
     with running(environ, tmp_path / "log"):

@@ -4,10 +4,12 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
+from filelock import FileLock, Timeout
 
 from .application import create_app
 from .embedded import embedded
@@ -40,7 +42,13 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     """
     os.umask(0o077)  # memory is for its owner alone, in whatever the engine creates
     _make(settings.data_dir)
-    listener = _listen(settings.host, settings.port)
+    with _owned(settings.data_dir), _listen(settings.host, settings.port) as listener:
+        return _run(settings, engine, environ, listener)
+
+
+def _run(
+    settings: Settings, engine: Engine, environ: Mapping[str, str], listener: socket.socket
+) -> int:
     readiness = Readiness(
         [
             ("engine_missing", can_run(engine.path)),
@@ -65,6 +73,23 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     _announce(settings, engine, listener)
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+@contextmanager
+def _owned(data_dir: Path) -> Generator[None]:
+    """Be the one gateway of a data folder: a store can be open in one process alone."""
+    lock = FileLock(data_dir / ".gateway.lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise CannotServe(
+            f"Another gateway uses the data folder {data_dir}. Send requests to that one, or give "
+            "this one a folder of its own with --data-dir or HMS_GATEWAY_DATA_DIR."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _make(data_dir: Path) -> None:
