@@ -7,7 +7,8 @@ const UNREACHABLE =
 const UNCONFIRMED =
   "The memory did not confirm the change, which may or may not have been made. " +
   "View the path before trying again.";
-const TOO_LARGE = "The text is too large for the memory. Split it into several smaller parts.";
+const TOO_LARGE =
+  "The input is too large for the memory. Please split the content into several files.";
 
 /** Codes of failed connections that end before anything is sent. */
 const NEVER_SENT: ReadonlySet<unknown> = new Set([

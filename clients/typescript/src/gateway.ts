@@ -92,7 +92,7 @@ export class Gateway {
     const milliseconds = Math.min(this.#settings.attemptMilliseconds, remaining);
     try {
       const reply = await within(milliseconds, signal, (ending) => this.#fetch(request, ending));
-      return outcome(request, reply);
+      return outcomeOf(request, reply);
     } catch (error) {
       if (signal?.aborted) throw error;
       return { failed: error === TIME_OVER ? TIMED_OUT : fromThrown(error) };
@@ -109,7 +109,7 @@ export class Gateway {
         ...(idempotencyKey !== undefined && { "Idempotency-Key": idempotencyKey }),
       },
       body,
-      // Followed, a redirect would take the token along; "error" is unknown to some edge runtimes.
+      // A redirect could take the text to another server; "error" is unknown to some edge runtimes.
       redirect: "manual",
       signal,
     });
@@ -134,7 +134,7 @@ export function readAnswer(json: unknown): Answer | undefined {
     : undefined;
 }
 
-function outcome<T>(request: Request<T>, reply: Reply): Outcome<T> {
+function outcomeOf<T>(request: Request<T>, reply: Reply): Outcome<T> {
   if (reply.status !== 200) return { failed: fromStatus(reply) };
   const answer = request.read(parseJson(reply.text));
   return answer === undefined ? { failed: fromMalformed(reply) } : { answer };

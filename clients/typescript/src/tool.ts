@@ -26,9 +26,9 @@ const WRITES: ReadonlySet<unknown> = new Set<Command>([
 /**
  * The memory of one namespace, for the tool runner of the Anthropic SDK.
  *
- * Calls are carried out one at a time, in the order in which they were made; one that fails does not
- * stop those after it. What the memory refuses, and what keeps an answer from arriving, is an `Error`
- * whose message is a sentence for Claude; it never holds a URL, a token or a server's page.
+ * Calls are carried out one at a time, in the order in which they were made; one that fails does
+ * not stop those after it. What the memory refuses, and what keeps an answer from arriving, is an
+ * `Error` whose message is a sentence for Claude; it never holds a URL, a token or a server's page.
  *
  * @example
  * ```ts
@@ -93,7 +93,7 @@ export class HolographicMemoryTool implements MemoryToolHandlers {
   /**
    * Carry out the `input` of a `memory` block as it is.
    *
-   * @param signal - gives the call up when it aborts; a change that was sent may be made all the same.
+   * @param signal - gives the call up when it aborts; a change already sent may still be made.
    * @throws Error with the memory's sentence when it refuses.
    */
   async execute(input: unknown, signal?: AbortSignal): Promise<string> {
