@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import anyio
@@ -10,9 +11,9 @@ import pytest
 from hms_memory_gateway.idempotency import Answer, Answers, key_name
 from hms_memory_gateway.problems import KeyInvalid
 from hms_memory_tool.commands import parse_command
-from hms_memory_tool.errors import ConnectionLost, KeyReused, OutcomeUnknown, Refused, Unavailable
+from hms_memory_tool.errors import KeyReused, OutcomeUnknown, Refused, Unavailable
 from hms_memory_tool.files import MemoryFiles
-from hms_memory_tool.keys import FIELD, Key, note_of, signed
+from hms_memory_tool.keys import FIELD, Attempt, Key, note_of, signed
 from hms_memory_tool.store import Document, HmsStore, Limits
 
 from .conftest import Client, OpenStore
@@ -231,31 +232,59 @@ async def _prepare(store: HmsStore) -> None:
         await store.create(Document(f"/memories/d/{name}", f"one {name}\n"))
 
 
+IDS = [str(one["command"]) for one in COMMANDS]
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize("given", COMMANDS, ids=[str(one["command"]) for one in COMMANDS])
-async def test_a_command_cut_short_anywhere_is_done_once_when_it_is_sent_again(
-    open_store: OpenStore, given: dict[str, object]
+@pytest.mark.parametrize("has_key", [True, False])
+@pytest.mark.parametrize("given", COMMANDS, ids=IDS)
+async def test_a_command_cut_short_anywhere_is_done_once_when_it_is_tried_again(
+    open_store: OpenStore, given: dict[str, object], has_key: bool
 ) -> None:
-    """With a new process each time: nothing but the store remembers the first attempt."""
-    key = Key.of("k", given)
+    """With a key the store alone remembers; without one the attempt does, over connections."""
+    key = Key.of("k", given) if has_key else None
     async with open_store() as (store, _):
         await _prepare(store)
-        whole = await MemoryFiles(store, LIMITS).execute(parse_command(given), key)
+        whole = await MemoryFiles(store, LIMITS).execute(parse_command(given), Attempt(key))
         expected = await _texts(store)
     for after in range(12):
         async with open_store() as (store, _):
             await _prepare(store)
-            try:
+            attempt = Attempt(key)
+            with suppress(Unavailable):
                 cut = MemoryFiles(Cut(store, after), LIMITS)
-                await cut.execute(parse_command(given), key)
-            except (Unavailable, ConnectionLost):
-                pass
-            again = await MemoryFiles(store, LIMITS).execute(parse_command(given), key)
-            assert again == whole
-            assert await _texts(store) == expected
-            once_more = await MemoryFiles(store, LIMITS).execute(parse_command(given), key)
-            assert once_more == whole
-            assert await _texts(store) == expected
+                await cut.execute(parse_command(given), attempt)
+            for _ in range(2 if has_key else 1):
+                attempt = Attempt(key) if has_key else attempt
+                again = await MemoryFiles(store, LIMITS).execute(parse_command(given), attempt)
+                assert again == whole
+                assert await _texts(store) == expected
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("given", COMMANDS[3:], ids=IDS[3:])
+async def test_a_command_cut_short_anywhere_leaves_the_old_state_or_the_new(
+    open_store: OpenStore, given: dict[str, object]
+) -> None:
+    """What opens the store next knows nothing of the command."""
+    states = []
+    async with open_store() as (store, _):
+        await _prepare(store)
+        states.append(await _texts(store))
+        await MemoryFiles(store, LIMITS).execute(parse_command(given))
+        states.append(await _texts(store))
+    ends = set()
+    for after in range(12):
+        async with open_store() as (store, session):
+            await _prepare(store)
+            with suppress(Unavailable):
+                await MemoryFiles(Cut(store, after), LIMITS).execute(parse_command(given))
+            await MemoryFiles(store, LIMITS).recover()
+            texts = await _texts(store)
+            assert texts in states
+            ends.add(states.index(texts))
+            assert (await session("stats", {}))["memories"] == len(texts)
+    assert ends == {0, 1}
 
 
 @pytest.mark.anyio
@@ -278,7 +307,7 @@ async def test_a_file_made_after_a_deletion_is_not_deleted_by_its_repetition(
         files = MemoryFiles(store, LIMITS)
         given = {"command": "delete", "path": "/memories/d/a"}
         key = Key.of("k", given)
-        await files.execute(parse_command(given), key)
+        await files.execute(parse_command(given), Attempt(key))
         while True:  # until the engine's clock has moved on
             await store.create(Document("/memories/d/a", "new"))
             made = (await store.entries("/memories/d/a", None, 1)).items[0].updated_at
@@ -287,12 +316,13 @@ async def test_a_file_made_after_a_deletion_is_not_deleted_by_its_repetition(
                 break
             await store.delete(["/memories/d/a"])
         assert (
-            await files.execute(parse_command(given), key) == "Successfully deleted /memories/d/a"
+            await files.execute(parse_command(given), Attempt(key))
+            == "Successfully deleted /memories/d/a"
         )
         assert (await store.get("/memories/d/a")).text == "new"
         with pytest.raises(KeyReused):
             await files.execute(
-                parse_command({**given, "path": "/memories/d"}), replace(key, body="x")
+                parse_command({**given, "path": "/memories/d"}), Attempt(replace(key, body="x"))
             )
 
 
@@ -307,7 +337,7 @@ async def test_records_of_deletions_are_seen_by_nobody_and_kept_for_a_while(
             path = f"/memories/{number}"
             await store.create(Document(path, "x"))
             given = {"command": "delete", "path": path}
-            await files.execute(parse_command(given), Key.of(str(number), given))
+            await files.execute(parse_command(given), Attempt(Key.of(str(number), given)))
         listing = await files.execute(parse_command({"command": "view", "path": "/memories"}))
         assert listing.endswith("\n0B\t/memories")
         assert (await session("list", {"tag": "memory-file"}))["count"] == 0

@@ -13,9 +13,15 @@ from hms_memory_tool.commands import (
     parse_command,
     parse_recall,
 )
-from hms_memory_tool.errors import ConnectionLost, NotConnected, Refused
+from hms_memory_tool.errors import (
+    ConnectionLost,
+    NotConnected,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
 from hms_memory_tool.files import MemoryFiles
-from hms_memory_tool.keys import Key
+from hms_memory_tool.keys import Attempt, Key
 from hms_memory_tool.results import Recalled, render
 
 from .idempotency import Answer, Answers
@@ -23,6 +29,7 @@ from .pool import Pool
 from .problems import BodyInvalid
 
 T = TypeVar("T")
+_TRIES = 3
 
 
 class Blocks:
@@ -51,19 +58,19 @@ class Blocks:
         """
         try:
             command = parse_command(given)
-            if key is None:
-                return _answer(await self._do(namespace, lambda files: files.execute(command)))
-            name = Key.of(key, cast("Mapping[str, Any]", given))
-            return await self._answers.once(
-                namespace, name, lambda: self._run(namespace, command, name)
-            )
         except Refused as refusal:
             return _answer(str(refusal), is_error=True)
+        if key is None:
+            return await self._run(namespace, command, Attempt())
+        name = Key.of(key, cast("Mapping[str, Any]", given))
+        return await self._answers.once(
+            namespace, name, lambda: self._run(namespace, command, Attempt(name))
+        )
 
-    async def _run(self, namespace: str, command: Command, key: Key) -> Answer:
-        """Like `execute`, a refusal being an answer that is kept, too."""
+    async def _run(self, namespace: str, command: Command, attempt: Attempt) -> Answer:
+        """Execute a command, a refusal being an answer, too."""
         try:
-            return _answer(await self._do(namespace, lambda files: files.execute(command, key)))
+            return _answer(await self._do(namespace, lambda files: files.execute(command, attempt)))
         except Refused as refusal:
             return _answer(str(refusal), is_error=True)
 
@@ -107,17 +114,24 @@ class Blocks:
         }
 
     async def _do(self, namespace: str, work: Callable[[MemoryFiles], Awaitable[T]]) -> T:
-        """Use the files of a namespace; once more if their engine had gone.
+        """Use the files of a namespace; again if their engine gave no answer.
 
-        An engine that died while nobody looked costs no caller anything: with these two faults
-        nothing was written, so doing all of it again with the next engine is safe.
+        An attempt knows what it has done, so trying it once more settles whether a write without
+        an answer happened. Only if nothing answers now is the outcome unknown to the caller.
         """
-        try:
-            async with self._pool.lease(namespace) as files:
-                return await work(files)
-        except (NotConnected, ConnectionLost):
-            async with self._pool.lease(namespace) as files:
-                return await work(files)
+        unknown: OutcomeUnknown | None = None
+        for tried in range(1, _TRIES + 1):
+            try:
+                async with self._pool.lease(namespace) as files:
+                    return await work(files)
+            except OutcomeUnknown as fault:
+                unknown = fault
+            except (NotConnected, ConnectionLost):
+                if tried == _TRIES:
+                    raise
+            except Unavailable as fault:
+                raise unknown or fault from fault
+        raise unknown or Unavailable("no answer")
 
 
 _NAMES = (MEMORY_TOOL["name"], RECALL_TOOL["name"])

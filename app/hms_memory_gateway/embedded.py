@@ -75,6 +75,7 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
                 max_file_bytes=settings.max_file_bytes,
                 max_view_chars=settings.max_view_chars,
             )
+            await files.recover()
             yield Memory(files, session.ended, session.is_alive)
 
     return connect

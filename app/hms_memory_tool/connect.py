@@ -90,6 +90,7 @@ def connect(options: Options) -> Memory:
         opening,
         options.namespace,
         is_shared=is_shared,
+        is_exclusive=options.url is None,
         max_file_bytes=options.max_file_bytes,
         max_view_chars=options.max_view_chars or 16_000,
     )

@@ -14,8 +14,9 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from .commands import parse_command, parse_recall
-from .errors import ConnectionLost, MemoryFault, NotConnected
+from .errors import ConnectionLost, MemoryFault, NotConnected, OutcomeUnknown, Unavailable
 from .files import MemoryFiles
+from .keys import Attempt
 from .results import Recalled
 from .session import EngineSession
 from .store import HmsStore
@@ -31,6 +32,7 @@ class DirectMemory:
         open_session: opens a session; called again when the engine has gone.
         namespace: the store's name, checked on answers; None takes whatever the engine has.
         is_shared: send the namespace with each call, to a server with `--namespace-arg`.
+        is_exclusive: whether nobody else can write to the store.
         max_file_bytes: the largest file; can only lower the engine's limit.
         max_view_chars: characters after which a view is cut, with a note.
     """
@@ -41,12 +43,14 @@ class DirectMemory:
         namespace: str | None,
         *,
         is_shared: bool,
+        is_exclusive: bool,
         max_file_bytes: int | None,
         max_view_chars: int,
     ) -> None:
         self._open_session = open_session
         self._namespace = namespace
         self._is_shared = is_shared
+        self._is_exclusive = is_exclusive
         self._max_file_bytes = max_file_bytes
         self._max_view_chars = max_view_chars
         self._lock = threading.Lock()
@@ -70,8 +74,8 @@ class DirectMemory:
             OutcomeUnknown: it may have been done.
             Unavailable: the engine gave no answer.
         """
-        command = parse_command(given)
-        return self._do(lambda files: files.execute(command))
+        command, attempt = parse_command(given), Attempt()
+        return self._do(lambda files: files.execute(command, attempt))
 
     def recall(self, query: str, k: int) -> list[Recalled]:
         """The files most relevant to a query, best first.
@@ -91,10 +95,16 @@ class DirectMemory:
         self._thread.join()
 
     def _do(self, work: Callable[[MemoryFiles], Awaitable[T]]) -> T:
+        """Use the files; once more if their engine gave no answer, which settles what it did."""
         try:
             return self._portal.call(work, self._files())
-        except (NotConnected, ConnectionLost):  # nothing was written: the next engine may answer
+        except (NotConnected, ConnectionLost):
             return self._portal.call(work, self._files())
+        except OutcomeUnknown as unknown:
+            try:
+                return self._portal.call(work, self._files())
+            except Unavailable as fault:
+                raise unknown from fault
 
     def _files(self) -> MemoryFiles:
         """The files, on a new connection if there is none that lives."""
@@ -120,7 +130,9 @@ class DirectMemory:
                 await store.limits(),
                 max_file_bytes=self._max_file_bytes,
                 max_view_chars=self._max_view_chars,
+                is_exclusive=self._is_exclusive,
             )
+            await files.recover()
             yield files, session.ended
 
 

@@ -17,15 +17,16 @@ from .errors import (
     AlreadyExists,
     Contended,
     NotFound,
+    OutcomeUnknown,
     Refused,
     VersionConflict,
 )
 from .gate import Gate
-from .keys import RECORD_PREFIX, Key, check_body, note_of, signed
+from .keys import RECORD_PREFIX, Attempt, Key, Sent, check_body, note_of, signed
 from .paths import ROOT
 from .recall import Terms, merge, rank, recalled
 from .results import Recalled
-from .store import Document, Hit, Limits, Store
+from .store import Document, Entry, Hit, Limits, Store
 from .tree import Tree, advanced
 
 ATTEMPTS = 25  # the seed's: how often an edit is tried while others change the file
@@ -43,6 +44,7 @@ class MemoryFiles:
         max_file_bytes: the largest file; can only lower the engine's limit.
         max_view_chars: characters after which an answer of `view` is cut, with a note.
         record_seconds: how long it is known that a deletion under a key was made.
+        is_exclusive: whether nobody else can write to the store: an embedded engine's.
     """
 
     def __init__(
@@ -53,9 +55,10 @@ class MemoryFiles:
         max_file_bytes: int | None = None,
         max_view_chars: int = 16_000,
         record_seconds: float = 3_600,
+        is_exclusive: bool = True,
     ) -> None:
         self._store = store
-        self._tree = Tree(store, limits.max_page)
+        self._tree = Tree(store, limits.max_page, is_exclusive=is_exclusive)
         self._limits = limits
         self._max_file_bytes = min(max_file_bytes or limits.max_text_bytes, limits.max_text_bytes)
         self._max_view_chars = max_view_chars
@@ -63,34 +66,50 @@ class MemoryFiles:
         self._turn = anyio.Lock()
         self._moving = Gate()
 
-    async def execute(self, command: Command, key: Key | None = None) -> str:
+    async def execute(self, command: Command, attempt: Attempt | None = None) -> str:
         """Do what Claude asks and return what it is told.
 
         Args:
             command: what to do.
-            key: names this very command. It is kept with what the command changes, so the same
-                command under the same key is done once, however often it is sent and whatever
-                dies in between.
+            attempt: this very command, when it may be tried more than once: it is done once,
+                whatever dies in between. A key in it is kept with what the command changes, so
+                that holds for a new process, too.
 
         Raises:
             Refused: it cannot be done as asked; nothing was changed.
             KeyReused: the key came with another command before.
             Unavailable: the engine gave no answer; `OutcomeUnknown` if a write was sent.
         """
+        attempt = attempt or Attempt()
         async with self._turn:
+            await self._settle()
             match command:
                 case View():
                     return await self._view(command)
                 case Create():
-                    return await self._create(command, key)
+                    return await self._create(command, attempt)
                 case StrReplace():
-                    return await self._str_replace(command, key)
+                    return await self._str_replace(command, attempt)
                 case Insert():
-                    return await self._insert(command, key)
+                    return await self._insert(command, attempt)
                 case Delete():
-                    return await self._delete(command, key)
+                    return await self._delete(command, attempt)
                 case Rename():
-                    return await self._rename(command, key)
+                    return await self._rename(command, attempt)
+
+    async def recover(self) -> None:
+        """Bring to its end what a crash cut short; called once the store is open.
+
+        Raises:
+            Unavailable: the engine gave no answer.
+        """
+        async with self._turn:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        if self._tree.is_unsettled:
+            async with self._moving.exclusive():
+                await self._tree.recover()
 
     async def recall(self, request: Recall) -> list[Recalled]:
         """The files most relevant to a query, best first, with the lines that match.
@@ -101,6 +120,8 @@ class MemoryFiles:
         Raises:
             Unavailable: the engine gave no answer.
         """
+        if self._tree.is_unsettled:
+            await self.recover()
         async with self._moving.shared():
             k = min(request.k, self._limits.max_recalled)
             hits = await self._store.recall(request.query, k)
@@ -140,58 +161,63 @@ class MemoryFiles:
             raise Refused(_missing(path))
         return text.view_directory(path, files, self._max_view_chars)
 
-    async def _create(self, command: Create, key: Key | None) -> str:
-        path = command.path
-        text.check_size(path, command.file_text, self._max_file_bytes)
+    async def _create(self, command: Create, attempt: Attempt) -> str:
+        path, content = command.path, command.file_text
+        text.check_size(path, content, self._max_file_bytes)
         if path == ROOT or await self._tree.is_directory(path):
             raise Refused(f"File {path} already exists")
         await self._tree.check_parents(path)
+        was_sent = bool(attempt.sent)
+        attempt.sent = [Sent("", content, 0)]
         try:
-            await self._store.create(
-                Document(path, command.file_text, metadata=signed({}, key, ""))
-            )
+            await self._store.create(Document(path, content, metadata=signed({}, attempt.key, "")))
         except AlreadyExists:
-            if key is None or note_of((await self._existing(path)).metadata, key) is None:
+            found = await self._existing(path)
+            is_ours = note_of(found.metadata, attempt.key) is not None
+            if not (is_ours or (was_sent and found.text == content)):
                 raise Refused(f"File {path} already exists") from None
         return f"File created successfully at: {path}"
 
-    async def _str_replace(self, command: StrReplace, key: Key | None) -> str:
+    async def _str_replace(self, command: StrReplace, attempt: Attempt) -> str:
         path, old, new = command.path, command.old_str, command.new_str or ""
 
         def change(before: str) -> tuple[str, int]:
             return text.replace_once(path, before, old, new, self._max_view_chars)
 
-        return text.snippet(*await self._edit(path, change, key))
+        return text.snippet(*await self._edit(path, change, attempt))
 
-    async def _insert(self, command: Insert, key: Key | None) -> str:
+    async def _insert(self, command: Insert, attempt: Attempt) -> str:
         def change(before: str) -> tuple[str, int]:
             at = command.insert_line
             return text.insert_after(before, at, command.insert_text), at
 
-        await self._edit(command.path, change, key)
+        await self._edit(command.path, change, attempt)
         return f"The file {command.path} has been edited."
 
     async def _edit(
-        self, path: str, change: Callable[[str], tuple[str, int]], key: Key | None
+        self, path: str, change: Callable[[str], tuple[str, int]], attempt: Attempt
     ) -> tuple[str, int]:
         """Read, change and write back until no other writer came in between.
 
-        Returns the text and the line that was changed; if the key says that this was done
-        before, the text as it is now and the line as it was then.
+        Returns the text and the line that was changed; if this was done before, the text as it is
+        now and the line as it was then.
         """
-        for attempt in range(ATTEMPTS):
+        for number in range(1, ATTEMPTS + 1):
             before = await self._existing(path)
-            if key and (note := note_of(before.metadata, key)) is not None:
-                return before.text, int(note)
+            if (line := _done(before, attempt)) is not None:
+                return before.text, line
             after, line = change(before.text)
             text.check_size(path, after, self._max_file_bytes)
             if after == before.text:
                 return after, line
-            ours = replace(before, metadata=signed(before.metadata, key, str(line)))
+            ours = replace(before, metadata=signed(before.metadata, attempt.key, str(line)))
+            sent = Sent(before.version, after, line)
+            attempt.sent.append(sent)
             try:
                 await self._store.replace(ours, after)
             except VersionConflict:
-                await anyio.sleep(random() * _BACKOFF_SECONDS * (attempt + 1))  # noqa: S311
+                attempt.sent.remove(sent)
+                await anyio.sleep(random() * _BACKOFF_SECONDS * number)  # noqa: S311
             else:
                 return after, line
         raise Contended(
@@ -207,23 +233,27 @@ class MemoryFiles:
                 raise Refused(f"The path {path} is not a file.") from None
             raise Refused(_missing(path)) from None
 
-    async def _delete(self, command: Delete, key: Key | None) -> str:
-        path, done = command.path, f"Successfully deleted {command.path}"
+    async def _delete(self, command: Delete, attempt: Attempt) -> str:
+        path, key = command.path, attempt.key
         if path == ROOT:
             raise Refused(f"Cannot delete the {ROOT} directory itself")
-        if key is None and await self._store.delete([path]):
-            return done
         entries = await self._tree.at(path)
         began = await self._recorded(key) if key else None
-        if began is not None:  # what has been written since is not ours to delete
-            entries = [entry for entry in entries if entry.updated_at <= began]
+        if attempt.seen is not None:  # tried before: what has come since is not ours to delete
+            entries = [one for one in entries if attempt.seen.get(one.key) == one.version]
+        elif began is not None:
+            entries = [one for one in entries if one.updated_at <= began]
         elif not entries:
             raise Refused(f"The path {path} does not exist")
         elif key:
             await self._record(key)
-        async with self._moving.exclusive():
-            await self._tree.forget([entry.key for entry in entries])
-        return done
+        attempt.seen = {entry.key: entry.version for entry in entries}
+        if [entry.key for entry in entries] == [path]:
+            await self._tree.forget([path])
+        elif entries:
+            async with self._moving.exclusive():
+                await self._tree.remove(entries, path)
+        return f"Successfully deleted {path}"
 
     async def _recorded(self, key: Key) -> int | None:
         """When a deletion under this key began, by the engine's clock; None if none did."""
@@ -242,44 +272,51 @@ class MemoryFiles:
             [one.key for one in records if one.updated_at < newest - self._record_seconds * 1_000]
         )
 
-    async def _rename(self, command: Rename, key: Key | None) -> str:
+    async def _rename(self, command: Rename, attempt: Attempt) -> str:
         old, new = command.old_path, command.new_path
         if old == ROOT:
             raise Refused(f"Cannot rename the {ROOT} directory itself")
-        copies = await self._copies(new, key)
-        sources = await self._tree.at(old)
         done = f"Successfully renamed {old} to {new}"
+        taken = [] if new == ROOT else await self._tree.at(new)
+        if taken and await self._is_moved(taken[0], attempt, old):
+            return done
+        if new == ROOT or taken:
+            raise Refused(f"The destination {new} already exists")
+        sources = await self._tree.at(old)
         if not sources:
-            if copies:
-                return done
             raise Refused(f"The path {old} does not exist")
         if paths.is_under(new, old):
             raise Refused(f"Cannot move {old} into itself at {new}")
         for source in sources:
             paths.parse(new + source.key[len(old) :])
         await self._tree.check_parents(new)
+        attempt.seen = {source.key: source.version for source in sources}
         async with self._moving.exclusive():
-            # An attempt that was cut short is made anew, but for what it had moved already.
-            again = {new + source.key[len(old) :] for source in sources}.intersection(copies)
-            await self._tree.forget(sorted(again))
-            await self._tree.move(sources, old, new, key)
+            await self._tree.move(sources, old, new, attempt.key)
         return done
 
-    async def _copies(self, new: str, key: Key | None) -> list[str]:
-        """What is at a destination: nothing, or what an earlier attempt under this key put there.
+    async def _is_moved(self, entry: Entry, attempt: Attempt, old: str) -> bool:
+        """Whether this very command has put it where it is; with it came all the rest."""
+        document = await self._store.get(entry.key)
+        if note_of(document.metadata, attempt.key) is not None:
+            return True
+        return attempt.seen is not None and not await self._tree.at(old)
 
-        Raises:
-            Refused: there is anything else.
-        """
-        entries = [] if new == ROOT else await self._tree.at(new)
-        copies = [
-            entry.key
-            for entry in entries
-            if key and note_of((await self._store.get(entry.key)).metadata, key) is not None
-        ]
-        if new == ROOT or (entries and not copies):
-            raise Refused(f"The destination {new} already exists")
-        return copies
+
+def _done(now: Document, attempt: Attempt) -> int | None:
+    """The line that an earlier try of an edit has changed; None if there is none, or it did not.
+
+    Raises:
+        OutcomeUnknown: others have written since, over what was sent or instead of it.
+    """
+    if (note := note_of(now.metadata, attempt.key)) is not None:
+        return int(note)
+    for sent in attempt.sent:
+        if now.text == sent.text:
+            return sent.line
+    if any(sent.version != now.version for sent in attempt.sent):
+        raise OutcomeUnknown("others have written meanwhile")
+    return None
 
 
 def _missing(path: str) -> str:

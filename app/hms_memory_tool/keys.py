@@ -7,14 +7,16 @@ store alone, that it was done. Pure.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import KeyReused
 
 FIELD = "hms-memory-gateway.keys"
 RECORD_PREFIX = "hms-memory-gateway:deleted:"  # keys of deletions, which leave no file to write in
-_KEPT = 16  # of the last changes of a file; a retry comes within seconds
+_KEPT = 8  # of the last changes of a file; a retry comes within seconds
+_NAME_DIGITS = 20
+_BODY_DIGITS = 8
 # The engine's default limit is 16 KiB for all of a memory's metadata, other clients' too.
 _MAX_METADATA_BYTES = 15_000
 
@@ -29,7 +31,8 @@ class Key:
     @classmethod
     def of(cls, name: str, body: Mapping[str, Any]) -> "Key":
         """The key that a caller sent with a body."""
-        return cls(_digest(name), _digest(json.dumps(body, sort_keys=True)))
+        digest = _digest(json.dumps(body, sort_keys=True))
+        return cls(_digest(name)[:_NAME_DIGITS], digest[:_BODY_DIGITS])
 
     @property
     def record(self) -> str:
@@ -37,16 +40,40 @@ class Key:
         return RECORD_PREFIX + self.name
 
 
-def note_of(metadata: Mapping[str, Any], key: Key) -> str | None:
-    """What was noted when this key changed the file; None if it did not.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A write whose answer may not have come: the version it replaces, the text, the line."""
+
+    version: str
+    text: str
+    line: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One command, however often it is tried, and what its earlier tries have sent.
+
+    Args:
+        key: the caller's, who may send the command again, long after.
+        seen: the versions of what it deletes or moves, once it has begun to.
+        sent: the writes of an edit, until it is known that they did not happen.
+    """
+
+    key: Key | None = None
+    seen: dict[str, str] | None = None
+    sent: list[Sent] = field(default_factory=list)
+
+
+def note_of(metadata: Mapping[str, Any], key: Key | None) -> str | None:
+    """What was noted when this key changed the file; None if it did not, or if there is no key.
 
     Raises:
         KeyReused: the key came with another body.
     """
-    for entry in _entries(metadata):
+    for entry in _entries(metadata) if key else ():
         name, _, rest = entry.partition("=")
         body, _, note = rest.partition(":")
-        if name == key.name:
+        if key and name == key.name:
             check_body(body, key)
             return note
     return None
@@ -77,4 +104,4 @@ def _entries(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
