@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
@@ -144,6 +145,28 @@ def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
         return serving(settings, embedded(engine.path, settings, os.environ))
 
     return start
+
+
+@contextmanager
+def shared_engine(
+    engine: Engine, folder: Path, token: str, *arguments: str, port: int = 0
+) -> Generator[tuple[str, subprocess.Popen[str]]]:
+    """An hms-mcp that serves many stores over HTTP: its address, and its process."""
+    command = [
+        str(engine.path),
+        "--transport=http",
+        f"--bind=127.0.0.1:{port}",
+        "--namespace-arg",
+        f"--data-dir={folder}",
+        *arguments,
+    ]
+    environ = {**os.environ, "HMS_MCP_TOKEN": token}
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            yield line.rsplit(" ", 1)[-1].strip(), process
+        finally:
+            process.terminate()
 
 
 ReadStore = Callable[[Path, str], dict[str, str]]

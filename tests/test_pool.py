@@ -130,7 +130,28 @@ async def test_at_capacity_after_a_bounded_wait_and_nothing_is_left(engines: Eng
         assert late.is_waiting
         await elapse(0.2)
         assert isinstance(late.fault, AtCapacity)
-        assert repr(pool) == "<Pool 0 opening, 2 busy, 0 idle, 0 draining, 0 waiting>"
+        assert repr(pool) == "<Pool 0 opening, 1 busy, 0 idle, 1 draining, 0 waiting>"
+
+
+async def test_a_namespace_that_is_never_idle_makes_way_after_its_turn(engines: Engines) -> None:
+    """Its leases overlap, so that there is no moment at which its connection could be taken."""
+    async with open_pool(engines, cap=1, acquire_seconds=5) as (pool, tasks):
+        (first,) = await ask(tasks, pool, "u1")
+        await elapse(1.1)
+        (late,) = await ask(tasks, pool, "u2")
+        (second,) = await ask(tasks, pool, "u1")
+        assert second.is_held  # u2 has not waited for long
+        first.release()
+        await elapse(1.1)
+        (third,) = await ask(tasks, pool, "u1")
+        assert third.is_waiting
+        assert second.is_held
+        second.release()
+        await settle()
+        assert late.is_held
+        late.release()
+        await settle()
+        assert third.is_held
 
 
 async def test_room_goes_to_who_came_first(engines: Engines) -> None:

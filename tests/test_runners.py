@@ -3,11 +3,8 @@
 Sync and async, over the gateway, over a started hms-mcp and over a shared one.
 """
 
-import os
 import socket
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,7 @@ from hms_memory_gateway.engine import Engine
 from hms_memory_tool import HolographicMemoryTool, HolographicMemoryToolSync
 from hms_memory_tool.tools import UNREACHABLE
 
-from .conftest import Gateway, Serve
+from .conftest import Gateway, Serve, shared_engine
 from .scripted_claude import Script, scripted, use
 from .test_conformance import CASES, expanded
 
@@ -53,30 +50,10 @@ TURNS = [
 ]
 
 
-@contextmanager
-def shared_engine(engine: Engine, folder: Path, token: str) -> Iterator[str]:
-    """An hms-mcp that serves many stores over HTTP."""
-    arguments = [
-        "--transport=http",
-        "--bind=127.0.0.1:0",
-        "--namespace-arg",
-        f"--data-dir={folder}",
-    ]
-    environ = {**os.environ, "HMS_MCP_TOKEN": token}
-    with subprocess.Popen(
-        [engine.path, *arguments], env=environ, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().rsplit(" ", 1)[1].strip()
-        finally:
-            process.terminate()
-
-
 @pytest.fixture(scope="module")
 def shared(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     token = "a-token-of-sixteen"
-    with shared_engine(engine, tmp_path_factory.mktemp("shared"), token) as url:
+    with shared_engine(engine, tmp_path_factory.mktemp("shared"), token) as (url, _):
         yield {"url": url, "token": token}
 
 

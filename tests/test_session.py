@@ -2,7 +2,7 @@
 
 import os
 import signal
-import subprocess
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -77,17 +77,28 @@ class Engines:
 
     def pids(self, namespace: str = "") -> list[int]:
         """Of the processes that run on its stores, or on one of them."""
-        listing = subprocess.run(
-            ["ps", "-axww", "-o", "pid=,args="], capture_output=True, text=True, check=True
-        )
-        marks = (f"--data-dir={self._folder} ", f"--namespace={namespace}")
-        lines = [one for one in listing.stdout.splitlines() if all(mark in one for mark in marks)]
-        return [int(line.split()[0]) for line in lines]
+        marks = (f"--data-dir={self._folder}", f"--namespace={namespace}")
+        return [int(one.name) for one in Path("/proc").glob("[0-9]*") if _has(one, marks)]
 
     def send(self, number: signal.Signals, namespace: str) -> None:
-        """Send a signal to the engine of a namespace."""
+        """Send a signal to the engine of a namespace; one that stops it has stopped it then."""
         (pid,) = self.pids(namespace)
         os.kill(pid, number)
+        while number is signal.SIGSTOP and not _is_stopped(pid):
+            time.sleep(0)  # let it run to where it stops
+
+
+def _has(process: Path, marks: tuple[str, str]) -> bool:
+    try:
+        arguments = (process / "cmdline").read_text().split("\0")
+    except OSError:  # gone, or not ours to see
+        return False
+    return marks[0] in arguments and any(one.startswith(marks[1]) for one in arguments)
+
+
+def _is_stopped(pid: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all("State:\tT" in (task / "status").read_text() for task in tasks)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
-from .server import CannotServe, serve
+from .server import CannotServe, serve, serve_shared
 from .settings import PREFIX, Settings
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    # hms-mcp acknowledges the end of a session with 202, which the SDK takes for a failure.
+    logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
     try:
         return _show_engine() if given["command"] == "engine" else _serve(given)
     except ValidationError as error:
@@ -50,6 +52,8 @@ def _serve(given: Mapping[str, Any]) -> int:
     settings = Settings(**{name: given[name] for name in _fields() if given[name] is not None})
     for name in _unknown(os.environ):
         logger.warning("%s is set, but is no setting of this version", name)
+    if settings.hms_url is not None:
+        return serve_shared(settings.hms_url, settings, os.environ)
     return serve(settings, _engine(), os.environ)
 
 

@@ -45,7 +45,7 @@ class Connection:
     Args:
         namespace: the store's name.
         connect: opens it.
-        drain_seconds: how long leases may be held on once it is told to stop.
+        drain_seconds: how long leases may be held on to when the gateway ends.
         on_change: called after each change of state, and when the last lease is returned.
     """
 
@@ -153,7 +153,9 @@ class Connection:
     async def _drain(self, memory: Memory) -> None:
         if self.close_reason == "wedged" or memory.ended.is_set():
             return
-        with anyio.move_on_after(self._drain_seconds):
+        # Leases are bounded by the deadlines of calls; only a gateway that ends cannot wait for them.
+        bound = self._drain_seconds if self.close_reason == "shutdown" else None
+        with anyio.move_on_after(bound):
             while self.leases:
                 self._returned = anyio.Event()
                 await self._returned.wait()

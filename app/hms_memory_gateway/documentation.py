@@ -291,7 +291,7 @@ _STATUS_SCHEMA = _object("Status", {"status": {"type": "string"}})
 HEALTHZ = _route(_STATUS_SCHEMA, {"ok": {"status": "ok"}}, (InternalFault,))
 READYZ = _route(_STATUS_SCHEMA, {"ready": {"status": "ready"}}, (InternalFault,))
 READYZ["responses"][503] = {
-    "description": "`draining`, `engine_missing` or `data_dir_unwritable`",
+    "description": "`draining`, `engine_missing`, `data_dir_unwritable` or `engine_unreachable`",
     "content": {
         "application/json": {
             "schema": _object(

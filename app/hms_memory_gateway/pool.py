@@ -21,6 +21,7 @@ from hms_memory_tool.files import MemoryFiles
 from .connection import Connect, Connection, State
 from .problems import AtCapacity, ShuttingDown, StartFailed, StillOpening
 
+_TURNS = 5  # where all are busy, connections change hands this often in the longest wait
 _LIVED_SECONDS = 5.0  # an engine that ran this long did start: the next failure is a first one
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 5.0
@@ -42,6 +43,14 @@ class Failure:
         return self.at + min(backoff, _LAST_BACKOFF_SECONDS)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiter:
+    """Who waits for a connection, and since when."""
+
+    namespace: str
+    since: float
+
+
 class Pool:
     """At most one connection for a namespace, at most `max_connections` in all.
 
@@ -51,7 +60,7 @@ class Pool:
             the next namespace.
         idle_seconds: time after which an unused connection is closed.
         acquire_seconds: the longest wait for a connection.
-        drain_seconds: how long a connection told to close waits for its leases.
+        drain_seconds: how long connections wait for their leases when the pool closes.
     """
 
     def __init__(
@@ -67,9 +76,10 @@ class Pool:
         self._max_connections = max_connections
         self._idle_seconds = idle_seconds
         self._acquire_seconds = acquire_seconds
+        self._turn_seconds = acquire_seconds / _TURNS
         self._drain_seconds = drain_seconds
         self._connections: dict[str, Connection] = {}
-        self._waiting: dict[object, str] = {}
+        self._waiting: list[_Waiter] = []
         self._failures: dict[str, Failure] = {}
         self._is_closing = False
         self._changed = anyio.Event()
@@ -147,8 +157,9 @@ class Pool:
             yield files
 
     async def _ready(self, namespace: str) -> Connection:
-        ticket, known = object(), self._failures.get(namespace)
-        self._waiting[ticket] = namespace
+        known = self._failures.get(namespace)
+        waiter = _Waiter(namespace, anyio.current_time())
+        self._waiting.append(waiter)
         try:
             with anyio.fail_after(self._acquire_seconds):
                 while True:
@@ -161,7 +172,7 @@ class Pool:
         except TimeoutError:
             raise self._too_late(namespace) from None
         finally:
-            del self._waiting[ticket]
+            self._waiting.remove(waiter)
 
     def _raise_failure(self, namespace: str, known: Failure | None) -> None:
         """Tell everybody who waited for an attempt that it failed."""
@@ -178,27 +189,32 @@ class Pool:
         return kind(f"no connection in {self._acquire_seconds:g} seconds")
 
     async def _change(self, namespace: str) -> None:
-        """Wait until something changes, or the back-off of a namespace is over."""
+        """Wait until something changes, a back-off is over, or it is time to take turns."""
         failure = self._failures.get(namespace)
         now = anyio.current_time()
         limit = failure.retry_at - now if failure and failure.retry_at > now else None
-        with anyio.move_on_after(limit):
+        with anyio.move_on_after(min(limit or self._turn_seconds, self._turn_seconds)):
             await self._changed.wait()
 
     def _assign(self) -> None:
         """Open what is waited for, in order of arrival, and make room for the rest."""
         if self._is_closing or not self._waiting:
             return
-        wanted = 0
-        for namespace in dict.fromkeys(self._waiting.values()):
-            if namespace in self._connections or self._is_backing_off(namespace):
+        wanting: dict[str, float] = {}
+        for waiter in self._waiting:
+            if waiter.namespace in self._connections or self._is_backing_off(waiter.namespace):
                 continue
             if len(self._connections) < self._max_connections:
-                self._open(namespace)
+                self._open(waiter.namespace)
             else:
-                wanted += 1
+                wanting.setdefault(waiter.namespace, waiter.since)
         coming = sum(one.state is State.DRAINING for one in self._connections.values())
-        for connection in self._idle()[: max(wanted - coming, 0)]:
+        short = max(len(wanting) - coming, 0)
+        idle = self._idle()[:short]
+        # Where nothing rests, whoever has had a connection longest makes way for who has waited.
+        patient = sum(self._has_waited(since) for since in wanting.values()) - coming
+        busy = self._busy()[: max(min(short, patient) - len(idle), 0)]
+        for connection in (*idle, *busy):
             connection.stop("evicted")
 
     def _open(self, namespace: str) -> None:
@@ -245,13 +261,25 @@ class Pool:
 
     def _idle(self) -> list[Connection]:
         """Connections that nobody uses or is about to use, the least recently used first."""
-        wanted = set(self._waiting.values())
+        wanted = {waiter.namespace for waiter in self._waiting}
         idle = [
             connection
             for namespace, connection in self._connections.items()
             if connection.is_idle and namespace not in wanted
         ]
         return sorted(idle, key=lambda connection: connection.returned_at)
+
+    def _busy(self) -> list[Connection]:
+        """Connections in use that have had their turn, the longest first."""
+        busy = [
+            connection
+            for connection in self._connections.values()
+            if connection.leases and connection.is_ready and self._has_waited(connection.ready_at)
+        ]
+        return sorted(busy, key=lambda connection: connection.ready_at or 0.0)
+
+    def _has_waited(self, since: float | None) -> bool:
+        return since is not None and anyio.current_time() - since >= self._turn_seconds
 
     async def _expire(self) -> None:
         """Close what nobody has used for a while, whether or not anybody asks for more."""

@@ -1,13 +1,17 @@
 """Whether the gateway is ready, asked often and looked up seldom."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
 
-_CACHE_SECONDS = 1.0
+import anyio
+import httpx2
 
-Check = Callable[[], bool]
+_CACHE_SECONDS = 1.0
+_HEALTH_SECONDS = 2.0
+
+Check = Callable[[], Awaitable[bool]]
 
 
 class Readiness:
@@ -22,7 +26,7 @@ class Readiness:
     def __init__(
         self,
         checks: Sequence[tuple[str, Check]],
-        is_stopping: Check,
+        is_stopping: Callable[[], bool],
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._checks = checks
@@ -30,23 +34,50 @@ class Readiness:
         self._clock = clock
         self._reason: str | None = None
         self._asked_at = -float("inf")
+        self._asking = anyio.Lock()
 
-    def reason(self) -> str | None:
+    async def reason(self) -> str | None:
         """Why it is not ready, as a code; None when it is."""
         if self._is_stopping():
             return "draining"
-        if self._clock() - self._asked_at >= _CACHE_SECONDS:
-            failed = (code for code, check in self._checks if not check())
-            self._reason = next(failed, None)
-            self._asked_at = self._clock()
+        async with self._asking:
+            if self._clock() - self._asked_at >= _CACHE_SECONDS:
+                self._reason = await self._failed()
+                self._asked_at = self._clock()
         return self._reason
+
+    async def _failed(self) -> str | None:
+        for code, check in self._checks:
+            if not await check():
+                return code
+        return None
 
 
 def can_run(binary: Path) -> Check:
     """A check that an engine can be started."""
-    return lambda: os.access(binary, os.X_OK)
+    return _accessible(binary, os.X_OK)
 
 
 def can_keep(data_dir: Path) -> Check:
     """A check that stores can be kept in a folder."""
-    return lambda: os.access(data_dir, os.W_OK | os.X_OK)
+    return _accessible(data_dir, os.W_OK | os.X_OK)
+
+
+def answers(url: str) -> Check:
+    """A check that a shared engine is there: it says so itself, without a token."""
+
+    async def check() -> bool:
+        try:
+            async with httpx2.AsyncClient(timeout=_HEALTH_SECONDS) as http:
+                return (await http.get(httpx2.URL(url).join("/health"))).status_code == 200
+        except httpx2.HTTPError:
+            return False
+
+    return check
+
+
+def _accessible(path: Path, mode: int) -> Check:
+    async def check() -> bool:
+        return os.access(path, mode)
+
+    return check

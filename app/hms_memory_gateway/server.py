@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,10 +12,12 @@ import uvicorn
 from filelock import FileLock, Timeout
 
 from .application import create_app
+from .connection import Connect
 from .embedded import embedded
 from .engine import Engine
-from .readiness import Readiness, can_keep, can_run
+from .readiness import Check, Readiness, answers, can_keep, can_run
 from .settings import Settings
+from .shared import shared
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ class CannotServe(Exception):
 
 
 def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int:
-    """Serve until a signal says to stop, then finish what is under way.
+    """Serve from engines of our own, until a signal says to stop; finish what is under way.
 
     Args:
         settings: as the operator wants it.
@@ -42,24 +44,33 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     """
     os.umask(0o077)  # memory is for its owner alone, in whatever the engine creates
     _make(settings.data_dir)
-    with _owned(settings.data_dir), _listen(settings.host, settings.port) as listener:
-        return _run(settings, engine, environ, listener)
+    checks = [
+        ("engine_missing", can_run(engine.path)),
+        ("data_dir_unwritable", can_keep(settings.data_dir)),
+    ]
+    with _owned(settings.data_dir):
+        logger.info("hms-mcp %s at %s (%s)", engine.version, engine.path, engine.reason)
+        logger.info("stores are kept in %s", settings.data_dir)
+        return _run(settings, embedded(engine.path, settings, environ), checks)
 
 
-def _run(
-    settings: Settings, engine: Engine, environ: Mapping[str, str], listener: socket.socket
-) -> int:
-    readiness = Readiness(
-        [
-            ("engine_missing", can_run(engine.path)),
-            ("data_dir_unwritable", can_keep(settings.data_dir)),
-        ],
-        lambda: server.should_exit,
-    )
-    app = create_app(settings, embedded(engine.path, settings, environ), readiness)
+def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> int:
+    """Like `serve`, from a shared engine.
+
+    Args:
+        url: the engine's address.
+        settings: as the operator wants it.
+        environ: `HMS_MCP_TOKEN` of it is the engine's token.
+    """
+    logger.info("stores are kept by the hms-mcp at %s", url)
+    return _run(settings, shared(url, settings, environ), [("engine_unreachable", answers(url))])
+
+
+def _run(settings: Settings, connect: Connect, checks: Sequence[tuple[str, Check]]) -> int:
+    readiness = Readiness(checks, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(
-            app,
+            create_app(settings, connect, readiness),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -70,8 +81,9 @@ def _run(
     for number in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it is done; then this handler makes it an exit.
         signal.signal(number, server.handle_exit)
-    _announce(settings, engine, listener)
-    server.run(sockets=[listener])
+    with _listen(settings.host, settings.port) as listener:
+        _announce(settings, listener)
+        server.run(sockets=[listener])
     return 0 if server.started else 1
 
 
@@ -115,9 +127,7 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _announce(settings: Settings, engine: Engine, listener: socket.socket) -> None:
-    logger.info("hms-mcp %s at %s (%s)", engine.version, engine.path, engine.reason)
-    logger.info("stores are kept in %s", settings.data_dir)
+def _announce(settings: Settings, listener: socket.socket) -> None:
     if settings.token is None:
         logger.info("no token is set: whoever reaches this address can read and write")
     host = f"[{settings.host}]" if ":" in settings.host else settings.host

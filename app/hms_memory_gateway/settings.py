@@ -48,6 +48,11 @@ class Settings(BaseSettings):
     hms_args: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="further arguments for each hms-mcp, quoted as in a shell"
     )
+    hms_url: str | None = Field(
+        None,
+        pattern="^https?://[^/]",
+        description="address of a shared hms-mcp to use, with its token in HMS_MCP_TOKEN",
+    )
     max_connections: int = Field(64, ge=1, description="stores open at once")
     idle_seconds: Seconds = Field(300, description="time after which an unused store is closed")
     acquire_seconds: Seconds = Field(5, description="longest wait for a store to be open")

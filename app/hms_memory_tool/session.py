@@ -26,6 +26,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .errors import ConnectionLost, EngineFault, NotConnected, TimedOut, Unavailable
 from .store import ToolFailed
 
+_ADVICE = {
+    401: "It asks for a token: HMS_MCP_TOKEN is missing here, or another than there.",
+    403: "It refuses our Host: start it with --allow-host and the name it is called by.",
+    404: "There is nothing at that path of its address; its default is /mcp.",
+}
 _STDERR_LINES = 20  # what is kept of the engine's last words
 _STDERR_SECONDS = 1.0  # for them to arrive once it has exited
 _STDERR_CHUNK = 65_536
@@ -182,15 +187,26 @@ async def open_http(
     """
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = httpx2.Timeout(open_seconds, read=None)  # calls have deadlines of their own
+    refusals: list[int] = []
+
+    async def note(response: httpx2.Response) -> None:
+        if response.status_code in _ADVICE:  # the SDK keeps the status to itself
+            refusals.append(response.status_code)
 
     @asynccontextmanager
     async def opening() -> AsyncGenerator[EngineSession]:
-        async with httpx2.AsyncClient(headers=headers, timeout=timeout) as http:
+        async with httpx2.AsyncClient(
+            headers=headers, timeout=timeout, event_hooks={"response": [note]}
+        ) as http:
             transport = streamable_http_client(url, http_client=http)
             async with _session(transport, open_seconds, call_seconds) as session:
                 yield session
 
-    async with _plainly(opening(), lambda: "The shared hms-mcp cannot be used.") as session:
+    def reason() -> str:
+        advice = _ADVICE[refusals[-1]] if refusals else "Does it run, and is its address right?"
+        return f"The shared hms-mcp cannot be used. {advice}"
+
+    async with _plainly(opening(), reason) as session:
         yield session
 
 

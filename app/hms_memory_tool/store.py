@@ -208,7 +208,8 @@ class HmsStore:
         try:
             return await self._call(tool, {**arguments, **self._selection})
         except ToolFailed as failure:
-            raise _FAULTS.get(failure.code, EngineFault)(str(failure)) from failure
+            advice = _ADVICE.get(failure.code, "")
+            raise _FAULTS.get(failure.code, EngineFault)(f"{failure}{advice}") from failure
 
     async def _write(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
         try:
@@ -234,6 +235,12 @@ def _document(memory: Mapping[str, Any]) -> Document:
     )
 
 
+# For the operator, in the log.
+_ADVICE = {
+    "too_many_stores": ". A shared hms-mcp never closes a store: restart it, with a higher "
+    "--max-stores (1,024 at most), or let the gateway start engines of its own.",
+    "store_locked": ". Another process has the store open: only one can.",
+}
 _FAULTS: dict[str, type[NotFound | AlreadyExists | VersionConflict | Refused | Unavailable]] = {
     "not_found": NotFound,
     "already_exists": AlreadyExists,

@@ -18,7 +18,7 @@ async def healthz() -> JSONResponse:
 @router.get("/readyz", **documentation.READYZ)
 async def readyz(request: Request) -> JSONResponse:
     """Whether the gateway can do its work: engine and data folder are there, and it stays."""
-    reason = request.state.readiness.reason()
+    reason = await request.state.readiness.reason()
     if reason is None:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": "1"})

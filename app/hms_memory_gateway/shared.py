@@ -1,0 +1,40 @@
+"""A shared engine: an `hms-mcp --transport http --namespace-arg` that somebody else runs."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+
+from hms_memory_tool.files import MemoryFiles
+from hms_memory_tool.session import open_http
+from hms_memory_tool.store import HmsStore
+
+from .connection import Connect, Memory
+from .settings import Settings
+
+
+def shared(url: str, settings: Settings, environ: Mapping[str, str]) -> Connect:
+    """Make the function that opens a namespace in a session of its own.
+
+    Args:
+        url: the engine's address, such as `http://127.0.0.1:8765/mcp`.
+        settings: deadlines and limits.
+        environ: `HMS_MCP_TOKEN` of it is the engine's token.
+    """
+    token = environ.get("HMS_MCP_TOKEN")
+
+    @asynccontextmanager
+    async def connect(namespace: str) -> AsyncGenerator[Memory]:
+        async with open_http(
+            url, token, open_seconds=settings.open_seconds, call_seconds=settings.call_seconds
+        ) as session:
+            store = HmsStore(session, namespace, is_shared=True)
+            files = MemoryFiles(
+                store,
+                await store.limits(),
+                max_file_bytes=settings.max_file_bytes,
+                max_view_chars=settings.max_view_chars,
+                is_exclusive=False,
+            )
+            await files.recover()
+            yield Memory(files, session.ended, session.is_alive)
+
+    return connect
