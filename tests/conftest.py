@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -33,6 +34,23 @@ _START_SECONDS = 10.0
 
 # The clients under test obey the environment's proxies, which have no way to this machine.
 os.environ["NO_PROXY"] = "localhost,127.0.0.1"
+
+
+FIGURES: pytest.StashKey[Counter[str]] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How long the fault suite is, and which one."""
+    parser.addoption("--fault-commands", type=int, default=400, help="commands under faults")
+    parser.addoption("--fault-seed", type=int, default=None, help="repeat the faults of a seed")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """The figures of the fault suite, where it has run."""
+    for name, number in sorted(config.stash.get(FIGURES, Counter()).items()):
+        terminalreporter.write_line(f"fault suite: {number} {name}")
 
 
 @pytest.fixture(scope="session")

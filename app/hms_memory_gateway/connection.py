@@ -153,7 +153,7 @@ class Connection:
     async def _drain(self, memory: Memory) -> None:
         if self.close_reason == "wedged" or memory.ended.is_set():
             return
-        # Leases are bounded by the deadlines of calls; only a gateway that ends cannot wait for them.
+        # Leases are bounded by the deadlines of calls; a gateway that ends alone cannot wait.
         bound = self._drain_seconds if self.close_reason == "shutdown" else None
         with anyio.move_on_after(bound):
             while self.leases:
