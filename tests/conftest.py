@@ -26,6 +26,7 @@ from hms_memory_gateway.application import create_app
 from hms_memory_gateway.connection import Connect
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
+from hms_memory_gateway.protocol import BoundedHead
 from hms_memory_gateway.settings import Settings
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import HmsStore
@@ -126,7 +127,12 @@ def serving(settings: Settings, connect: Connect) -> Generator[Gateway]:
     """Serve an application on a free port of loopback, in a thread of its own."""
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect), port=0, lifespan="on", log_config=None, access_log=False
+            create_app(settings, connect),
+            port=0,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            http=BoundedHead,
         )
     )
     thread = threading.Thread(target=server.run)

@@ -114,6 +114,22 @@ def test_host_and_origin_have_to_be_ours(
     access.check("/healthz", headers)
 
 
+def test_the_address_that_it_listens_on_is_a_host_of_ours() -> None:
+    access = Access(Settings(host="fd00::1", allow_unauthenticated=True))
+    access.check("/memory/command", {b"host": b"[fd00::1]:8080"})
+
+
+@pytest.mark.parametrize("name", ["Host", "Authorization"])
+def test_a_head_that_says_two_things_is_refused(serve: Serve, name: str) -> None:
+    with serve(token=TOKEN) as gateway:
+        values = {"Host": "localhost", "Authorization": f"Bearer {TOKEN}"}
+        twice = [*values.items(), (name, values[name]), ("X-Memory-Namespace", "n")]
+        assert gateway.http.post("/memory/command", json=VIEW, headers=twice).status_code in (
+            401,
+            403,
+        )
+
+
 def test_any_host_is_answered_where_the_operator_says_so() -> None:
     access = Access(Settings(allowed_hosts="*"))
     access.check("/memory/command", {b"host": b"anything.example"})

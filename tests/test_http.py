@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +126,24 @@ def test_an_endless_body_is_refused_while_it_is_being_sent(serve: Serve) -> None
             assert connection.recv(4_096).startswith(b"HTTP/1.1 413 ")
 
 
+def test_a_head_that_does_not_end_is_refused_while_it_is_being_sent(tmp_path: Path) -> None:
+    """Before any token could be looked at. Bodies are not heads, and connections are kept."""
+    with serving(Settings(data_dir=tmp_path), failing) as gateway:
+        url = gateway.http.base_url
+        with socket.create_connection((url.host, url.port or 80), timeout=10) as connection:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Endless: ")
+            with suppress(OSError):  # it may be closed before all is sent
+                for _ in range(100):
+                    connection.sendall(b"x" * 65_536)
+            with suppress(ConnectionResetError):
+                assert connection.recv(4_096).startswith(b"HTTP/1.1 431 ")
+        for _ in range(3):
+            large = json.dumps({"command": "none", "more": "x" * 900_000})
+            headers = {"X-Memory-Namespace": "n", "X-Long": "x" * 30_000}
+            answer = gateway.http.post("/memory/command", content=large, headers=headers)
+            assert answer.json()["is_error"] is True
+
+
 def test_unknown_routes_and_methods_are_problems(gateway: Gateway) -> None:
     for path in ("/", "/memory", "/memory/command/", "/namespaces", "/metrics", "/memory/nope"):
         check_problem(gateway.http.get(path), 404, "route_not_found")
@@ -197,6 +215,8 @@ def test_tool_results_answer_each_block_of_ours_in_order(client: Client) -> None
         [{"no": "type"}],
         [{"type": "tool_use", "name": "memory", "input": {}}],
         [{"type": "tool_use", "name": "memory", "input": {}, "id": ""}],
+        [{"type": "tool_use", "name": "memory", "input": {}, "id": "t\ud83d"}],
+        [{"type": "tool_use", "name": "memory", "input": {}, "id": "t1"}],
         [{"type": 5}],
     ],
 )

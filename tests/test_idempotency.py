@@ -160,13 +160,13 @@ async def test_a_failure_is_not_kept_and_the_next_in_line_does_the_work() -> Non
 def test_keys_in_metadata_are_the_last_ones_and_leave_room_for_others() -> None:
     metadata: dict[str, object] = {"theirs": "x" * 13_000}
     for number in range(40):
-        metadata = dict(signed(metadata, Key(f"{number:024}", "b" * 24), str(number)))
+        metadata = dict(signed(metadata, Key(f"{number:024}", "b" * 24), str(number), 16_384))
     assert note_of(metadata, Key(f"{39:024}", "b" * 24)) == "39"
     assert note_of(metadata, Key(f"{0:024}", "b" * 24)) is None
     with pytest.raises(KeyReused):
         note_of(metadata, Key(f"{39:024}", "c" * 24))
     full = {"theirs": "x" * 15_500}
-    assert signed(full, Key("k", "b"), "") is full
+    assert signed(full, Key("k", "b"), "", 15_520) is full
     assert note_of({FIELD: 5}, Key("k", "b")) is None
 
 

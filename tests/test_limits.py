@@ -38,6 +38,15 @@ def test_a_file_at_the_limit_is_kept_and_one_more_is_refused(
     assert listing.endswith(f"\n{human_size(len(fits.encode()))}\t/memories/fits")
 
 
+@pytest.mark.parametrize("blank", ["\n", "\t", "\x0b", "\u3000"])
+def test_blanks_around_a_text_have_a_limit_of_their_own(client: Client, blank: str) -> None:
+    """The engine keeps them apart, escaped, in its metadata, and fails where they are too many."""
+    assert client.command("create", path="/memories/fits", file_text=blank * 9_999 + "a\n")[0]
+    for text in (blank * 10_001, "a" + blank * 10_001, blank * 5_001 + "a" + blank * 5_001):
+        is_ok, said = client.command("create", path="/memories/a", file_text=text)
+        assert (is_ok, "10000 are kept" in said) == (False, True)
+
+
 def test_words_that_python_would_split_and_the_engine_does_not(client: Client) -> None:
     """U+001C to U+001F separate no words for the engine: 8,192 here are 4,096."""
     text = " ".join(["a\x1cb"] * 4_096)

@@ -2,6 +2,9 @@
 
 import pytest
 
+from hms_memory_tool.recall import Terms, recalled
+from hms_memory_tool.store import Hit
+
 from .conftest import Client, Gateway
 
 
@@ -73,6 +76,29 @@ def test_any_words_are_plain_words(client: Client, query: str) -> None:
     answer = client.post("/memory/recall", {"query": query})
     assert answer.status_code == 200
     assert answer.json()["is_error"] is False
+
+
+def test_a_recall_of_many_words_has_its_work_bounded() -> None:
+    """Each word is stemmed once, and of one text only so many: others wait meanwhile."""
+    query = " ".join(f"{letter}word" for letter in "abcdefghijklmnopqrstuvwxyz")
+    terms = Counting(query)
+    before = terms.stemmed
+    for text in range(3):
+        words = " ".join(f"{chr(97 + number % 26)}{number}x{text}" for number in range(5_000))
+        recalled(Hit("/memories/a", words, 1.0, 1.0, None), terms)
+    assert terms.stemmed - before <= 3 * 500
+
+
+class Counting(Terms):
+    """Counts what costs most."""
+
+    stemmed = 0
+
+    def _stem(self, word: str) -> str:
+        known = len(self._known)
+        stem = super()._stem(word)
+        self.stemmed += len(self._known) - known
+        return stem
 
 
 def test_no_match_is_said_in_words(client: Client) -> None:

@@ -98,6 +98,8 @@ class Blocks:
             Unavailable: the store gave no answer to one of them.
         """
         uses = [use for index, block in enumerate(content) if (use := _ours(index, block))]
+        if len({use["id"] for use in uses}) < len(uses):
+            raise BodyInvalid("Two blocks in `content` have the same `id`.")
         return [await self._tool_result(namespace, use) for use in uses]
 
     async def _tool_result(self, namespace: str, use: Mapping[str, Any]) -> Answer:
@@ -142,7 +144,7 @@ def _ours(index: int, block: object) -> Mapping[str, Any] | None:
         raise BodyInvalid(f"`content[{index}]` has to be a block: an object with a `type`.")
     if block["type"] != "tool_use" or block.get("name") not in _NAMES:
         return None
-    if not isinstance(block.get("id"), str) or not block["id"]:
+    if not isinstance(block.get("id"), str) or not block["id"].isprintable() or not block["id"]:
         raise BodyInvalid(f"`content[{index}]` has to have the `id` of its tool_use.")
     return block
 

@@ -4,6 +4,7 @@ whatever goes wrong. Plain ASGI, since the framework's own middleware costs a ta
 
 import logging
 import re
+from collections.abc import Iterable
 from secrets import token_hex
 
 from starlette.datastructures import MutableHeaders
@@ -37,7 +38,7 @@ class Boundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = dict(scope["headers"])
+        headers = _single(scope["headers"])
         request_id = _request_id(headers.get(b"x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
         has_begun = False
@@ -64,6 +65,14 @@ class Boundary:
             if has_begun:
                 raise
             await response(InternalFault(), request_id)(scope, receive, answer)
+
+
+def _single(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; one that is repeated has no value, since each reader may take another."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        headers[name] = b"" if name in headers else value
+    return headers
 
 
 def _request_id(given: bytes | None) -> str:

@@ -15,6 +15,7 @@ from .application import create_app
 from .connection import Connect
 from .embedded import embedded
 from .engine import Engine
+from .protocol import BoundedHead
 from .readiness import Check, Readiness, answers, can_keep, can_run
 from .settings import Settings
 from .shared import shared
@@ -75,6 +76,7 @@ def _run(settings: Settings, connect: Connect, checks: Sequence[tuple[str, Check
             log_config=None,
             access_log=False,
             server_header=False,
+            http=BoundedHead,
             timeout_graceful_shutdown=max(round(settings.drain_seconds), 1),
         )
     )
@@ -123,7 +125,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise CannotServe(
             f"Cannot listen on {host} port {port} ({error.strerror}). "
-            "Choose another port with --port or HMS_GATEWAY_PORT; 0 takes any free one."
+            "Choose another address with --host, or another port with --port: 0 takes any free one."
         ) from error
 
 

@@ -24,6 +24,7 @@ _OURS = (
     "--project",
     "--tools",
     "--read-only",
+    "--max-forget",
 )
 
 _TOKEN = re.compile("[!-~]+")

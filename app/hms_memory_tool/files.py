@@ -4,12 +4,14 @@ A file is a key; a directory is the keys that begin with its path and a slash, a
 no empty ones. What each command answers is decided in `text` and `paths`; here it is done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from random import random
+from typing import Any
 
 import anyio
+import anyio.lowlevel
 
 from . import paths, text
 from .commands import Command, Create, Delete, Insert, Recall, Rename, StrReplace, View
@@ -58,7 +60,7 @@ class MemoryFiles:
         is_exclusive: bool = True,
     ) -> None:
         self._store = store
-        self._tree = Tree(store, limits.max_page, is_exclusive=is_exclusive)
+        self._tree = Tree(store, limits, is_exclusive=is_exclusive)
         self._limits = limits
         self._max_file_bytes = min(max_file_bytes or limits.max_text_bytes, limits.max_text_bytes)
         self._max_view_chars = max_view_chars
@@ -128,14 +130,20 @@ class MemoryFiles:
             terms = Terms(request.query)
             if terms.pairs:
                 hits = merge(hits, await self._scan(terms, k), k)
-        return [recalled(hit, terms) for hit in hits if paths.is_valid(hit.key)]
+        results: list[Recalled] = []
+        for hit in hits:
+            if paths.is_valid(hit.key):
+                results.append(recalled(hit, terms))
+                await anyio.lowlevel.checkpoint()  # long texts take milliseconds each
+        return results
 
     async def _scan(self, terms: Terms, k: int) -> list[Hit]:
         """Find what the engine cannot: to it, a clause written without spaces is one word."""
         found: dict[str, set[str]] = {}
         cursor: str | None = None
+        scanned = min(_SCAN_PAGE, self._limits.max_page)
         while True:
-            page = await self._store.documents(ROOT + "/", cursor, _SCAN_PAGE)
+            page = await self._store.documents(ROOT + "/", cursor, scanned)
             found.update((one.key, terms.pairs_in(one.text)) for one in page.items)
             if (cursor := advanced(cursor, page.cursor)) is None:
                 break
@@ -170,7 +178,13 @@ class MemoryFiles:
         was_sent = bool(attempt.sent)
         attempt.sent = [Sent("", content, 0)]
         try:
-            await self._store.create(Document(path, content, metadata=signed({}, attempt.key, "")))
+            await self._store.create(
+                Document(
+                    path,
+                    content,
+                    metadata=signed({}, attempt.key, "", self._limits.max_metadata_bytes),
+                )
+            )
         except AlreadyExists:
             found = await self._existing(path)
             is_ours = note_of(found.metadata, attempt.key) is not None
@@ -210,7 +224,7 @@ class MemoryFiles:
             text.check_size(path, after, self._max_file_bytes)
             if after == before.text:
                 return after, line
-            ours = replace(before, metadata=signed(before.metadata, attempt.key, str(line)))
+            ours = replace(before, metadata=self._signed(before.metadata, attempt, line))
             sent = Sent(before.version, after, line)
             attempt.sent.append(sent)
             try:
@@ -224,6 +238,11 @@ class MemoryFiles:
             f"The file {path} was changed by others at each of {ATTEMPTS} attempts to edit it. "
             "Nothing was written. Please try again."
         )
+
+    def _signed(
+        self, metadata: Mapping[str, Any], attempt: Attempt, line: int
+    ) -> Mapping[str, Any]:
+        return signed(metadata, attempt.key, str(line), self._limits.max_metadata_bytes)
 
     async def _existing(self, path: str) -> Document:
         try:
@@ -266,7 +285,8 @@ class MemoryFiles:
     async def _record(self, key: Key) -> None:
         """Record that a deletion begins, and drop the records that no retry can need any more."""
         await self._store.create(Document(key.record, key.body))
-        records = (await self._store.entries(RECORD_PREFIX, None, _RECORDS)).items
+        kept = min(_RECORDS, self._limits.max_page)
+        records = (await self._store.entries(RECORD_PREFIX, None, kept)).items
         newest = max((record.updated_at for record in records), default=0)
         await self._tree.forget(
             [one.key for one in records if one.updated_at < newest - self._record_seconds * 1_000]

@@ -17,8 +17,6 @@ RECORD_PREFIX = "hms-memory-gateway:deleted:"  # keys of deletions, which leave 
 _KEPT = 8  # of the last changes of a file; a retry comes within seconds
 _NAME_DIGITS = 20
 _BODY_DIGITS = 8
-# The engine's default limit is 16 KiB for all of a memory's metadata, other clients' too.
-_MAX_METADATA_BYTES = 15_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +83,16 @@ def check_body(body: str, key: Key) -> None:
         raise KeyReused("the key was used for another command")
 
 
-def signed(metadata: Mapping[str, Any], key: Key | None, note: str) -> Mapping[str, Any]:
+def signed(
+    metadata: Mapping[str, Any], key: Key | None, note: str, max_bytes: int
+) -> Mapping[str, Any]:
     """The metadata of a file that this key changes; as it was, where there is no room for keys."""
     if key is None:
         return metadata
     entries = [*_entries(metadata), f"{key.name}={key.body}:{note}"][-_KEPT:]
     new = {**metadata, FIELD: " ".join(entries)}
-    return (
-        new
-        if len(json.dumps(new, ensure_ascii=False).encode()) <= _MAX_METADATA_BYTES
-        else metadata
-    )
+    is_small = len(json.dumps(new, ensure_ascii=False).encode()) <= max_bytes
+    return new if is_small else metadata
 
 
 def _entries(metadata: Mapping[str, Any]) -> list[str]:

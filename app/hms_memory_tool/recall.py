@@ -16,6 +16,7 @@ _WINDOW_LINES = 5  # matching lines lie at most this far apart in one excerpt
 _MAX_LINE_CHARS = 240  # of a line in an excerpt
 _MATCHES = 500  # matching lines looked at in one file: a bound on the work
 _MAX_PAIRS = 64  # of a query in a script without spaces: a bound on the work
+_MAX_STEMS = 500  # new words stemmed for one text: some milliseconds, while others wait
 _MAX_WORD_CHARS = 64  # a longer word is matched as it is
 _WORD = re.compile(r"\w+")
 # Scripts written without spaces: there two neighbouring characters stand for a word.
@@ -30,9 +31,14 @@ class Terms:
     def __init__(self, query: str) -> None:
         self._stemmer = snowballstemmer.stemmer("english")  # one each: it keeps state
         self._known: dict[str, str] = {}
+        self._left = _MAX_STEMS
         self._stems = frozenset(map(self._stem, _WORD.findall(query.casefold())))
         self._initials = frozenset(stem[:1] for stem in self._stems)
         self.pairs = frozenset(islice(_pairs_of(query), _MAX_PAIRS))
+
+    def refill(self) -> None:
+        """Begin with another text: each has its share of the work."""
+        self._left = _MAX_STEMS
 
     def of(self, line: str) -> set[str]:
         """Those that occur in `line`."""
@@ -58,6 +64,9 @@ class Terms:
 
     def _stem(self, word: str) -> str:
         if word not in self._known:
+            if not self._left:
+                return word  # counts as it is written
+            self._left -= 1
             self._known[word] = self._stemmer.stemWord(word)
         return self._known[word]
 
@@ -87,6 +96,7 @@ def _pairs_of(text: str) -> Iterator[str]:
 
 def recalled(hit: Hit, terms: Terms) -> Recalled:
     """Cut the matching lines out of a ranked text."""
+    terms.refill()
     lines = lines_of(hit.text) or [""]
     first, last = _matching(lines, terms)
     shown = [_clip(line, terms) for line in lines[first : last + 1]]

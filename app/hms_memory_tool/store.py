@@ -90,6 +90,7 @@ class Limits:
     max_text_bytes: int
     max_page: int
     max_recalled: int
+    max_metadata_bytes: int = 16_384
 
 
 class Store(Protocol):
@@ -138,7 +139,12 @@ class HmsStore:
     async def limits(self) -> Limits:
         answer = self._own(await self._ask("stats", {}))
         limits = answer["limits"]
-        return Limits(limits["max_text_bytes"], limits["max_page"], limits["max_top_k"])
+        return Limits(
+            limits["max_text_bytes"],
+            limits["max_page"],
+            limits["max_top_k"],
+            limits["max_metadata_bytes"],
+        )
 
     async def get(self, key: str) -> Document:
         return _document((await self._ask("get", {"id": key}))["memory"])

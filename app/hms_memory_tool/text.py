@@ -11,6 +11,7 @@ from .errors import Refused
 
 MAX_LINES = 999_999  # what a 6-wide column of line numbers can hold; the SDK has the same limit
 MAX_WORDS = 4_096  # one storage chunk of the engine
+MAX_BLANKS = 10_000  # the engine keeps those around a text apart, escaped, in a narrower place
 _SNIPPET_LINES = 2
 _UNITS = ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
 # The engine's notion of a word: separated by Unicode's White_Space. str.split() differs from it
@@ -166,12 +167,18 @@ def check_size(path: str, text: str, max_bytes: int) -> None:
         excess = f"be {size} bytes, and a file is at most {max_bytes} bytes"
     elif len(text) > 2 * MAX_WORDS and (words := len(_WORD.findall(text))) > MAX_WORDS:
         excess = f"have {words} words, and a file has at most {MAX_WORDS} words"
+    elif (blanks := _blanks(text)) > MAX_BLANKS:
+        excess = f"have {blanks} blank characters at its ends, and {MAX_BLANKS} are kept at most"
     else:
         return
     raise Refused(
         f"The file {path} would {excess}. Nothing was written. "
         "Please split the content into several files."
     )
+
+
+def _blanks(text: str) -> int:
+    return len(text) - len(text.strip())
 
 
 def human_size(size: int) -> str:

@@ -20,7 +20,7 @@ from .errors import (
 )
 from .intents import Intent
 from .keys import Key, signed
-from .store import Document, Entry, Store
+from .store import Document, Entry, Limits, Store
 
 _DELETE_KEYS = 1_000  # the engine's limit for one call
 
@@ -30,16 +30,16 @@ class Tree:
 
     Args:
         store: the store.
-        max_page: the most entries that it lists at once.
+        limits: what the engine said its limits are.
         is_exclusive: whether nobody else can write to the store.
 
     `is_unsettled` says that something may be under way that has to be recovered first: after a
     crash, which is why it is true at first, and after an answer that did not come.
     """
 
-    def __init__(self, store: Store, max_page: int, *, is_exclusive: bool) -> None:
+    def __init__(self, store: Store, limits: Limits, *, is_exclusive: bool) -> None:
         self._store = store
-        self._max_page = max_page
+        self._limits = limits
         self._is_exclusive = is_exclusive
         self.is_unsettled = True
 
@@ -76,7 +76,7 @@ class Tree:
         """Every file below a directory, however deep, in key order."""
         cursor: str | None = None
         while True:
-            page = await self._store.entries(directory + "/", cursor, self._max_page)
+            page = await self._store.entries(directory + "/", cursor, self._limits.max_page)
             for entry in page.items:
                 yield entry
             if (cursor := advanced(cursor, page.cursor)) is None:
@@ -182,7 +182,7 @@ class Tree:
         document = await self._store.get(source.key)
         if document.version != source.version:
             raise VersionConflict(source.key)
-        metadata = signed(document.metadata, key, "")
+        metadata = signed(document.metadata, key, "", self._limits.max_metadata_bytes)
         await self._store.create(replace(document, key=copy, metadata=metadata))
 
     async def forget(self, keys: Sequence[str], *, begun: bool = False) -> None:
