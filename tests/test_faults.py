@@ -45,6 +45,10 @@ class Agent:
         self._number = 0
         self.state: State = {}
 
+    def close(self) -> None:
+        """Close its connections."""
+        self._http.close()
+
     def act(self) -> None:
         """Send a random command, and settle with the model what came of it."""
         command = self._command()
@@ -199,6 +203,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_dies(
     with running(environ, tmp_path / "log"):
         for agent in agents:
             agent.check([agent.state])
+            agent.close()
     pytestconfig.stash[FIGURES] = counts
     assert counts["commands"] == commands // len(agents) * len(agents)
     assert counts["SIGKILL of an engine"] > 0

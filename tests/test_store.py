@@ -177,7 +177,9 @@ async def test_a_shared_engine_is_told_the_namespace_with_every_call() -> None:
             "memories": [],
             "next_cursor": None,
             "results": [],
-            "limits": {"max_text_bytes": 1, "max_page": 1, "max_top_k": 1},
+            "limits": dict.fromkeys(
+                ["max_text_bytes", "max_page", "max_top_k", "max_metadata_bytes"], 1
+            ),
         }
 
     store = HmsStore(call, "n", is_shared=True)

@@ -4,7 +4,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 65_536
 
-_ANSWER = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_ANSWER = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"connection: close\r\n"
+    b"content-length: 0\r\n"
+    b"\r\n"
+)
 
 
 class BoundedHead(HttpToolsProtocol):
