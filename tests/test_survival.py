@@ -1,0 +1,224 @@
+"""What has to survive: whole directories that move while something is killed, years of opening and
+closing, more namespaces than connections, an engine that two gateways share and that dies.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import anyio
+import httpx2
+import pytest
+
+from hms_memory_gateway.embedded import embedded
+from hms_memory_gateway.engine import Engine
+from hms_memory_gateway.pool import Pool
+from hms_memory_gateway.settings import Settings
+from hms_memory_tool import HolographicMemoryToolSync
+from hms_memory_tool.errors import Unavailable
+
+from .conftest import Client, Serve, shared_engine
+from .test_cli import environment, running
+from .test_shared import TOKEN, over
+from .test_tools import free_port
+
+FILES = 1_000
+RENAME = {"command": "rename", "old_path": "/memories/d", "new_path": "/memories/e"}
+DELETE = {"command": "delete", "path": "/memories/d"}
+
+
+@pytest.fixture(scope="module")
+def large(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder whose user `u1` has a directory of a thousand files."""
+    folder = tmp_path_factory.mktemp("large")
+    with serve(data_dir=folder) as gateway:
+        client = gateway.client("u1")
+        for number in range(FILES):
+            path = f"/memories/d/{number:04}"
+            assert client.command("create", path=path, file_text=f"{number}\n")[0]
+    return folder
+
+
+def names(client: Client, directory: str) -> set[str]:
+    is_ok, text = client.command("view", path=f"/memories/{directory}")
+    return {line.rpartition("/")[2] for line in text.split("\n")[2:]} if is_ok else set()
+
+
+@pytest.mark.parametrize("victim", ["engine", "gateway"])
+@pytest.mark.parametrize(
+    ("given", "within_seconds"),
+    [(RENAME, 0.5), (RENAME, 1.0), (RENAME, 2.0), (DELETE, 0.1)],
+    ids=["rename-early", "rename-halfway", "rename-late", "delete"],
+)
+def test_a_directory_is_the_old_one_or_the_new_one_whatever_is_killed(
+    engine: Engine,
+    large: Path,
+    tmp_path: Path,
+    given: dict[str, str],
+    within_seconds: float,
+    victim: str,
+) -> None:
+    """At a random moment of the move; nothing but the store knows of it afterwards."""
+    subprocess.run(["cp", "-r", "--sparse=always", large, tmp_path / "data"], check=True)
+    environ = environment(engine, tmp_path / "data", HMS_GATEWAY_MAX_VIEW_CHARS="1000000")
+    with running(environ, tmp_path / "log") as gateway:
+        client = gateway.client()
+        assert len(names(client, "d")) == FILES
+        (child,) = gateway.children()
+        pid = child if victim == "engine" else gateway.process.pid
+        seconds = random.uniform(0, within_seconds)
+        killer = threading.Timer(seconds, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        # A gateway that is killed gives no answer; an engine's death is not to be noticed at all.
+        with suppress(*([httpx2.TransportError] if victim == "gateway" else [])):
+            assert client.post("/memory/command", given).json()["is_error"] is False
+        killer.join()
+    with running(environ, tmp_path / "log") as gateway:
+        client = gateway.client()
+        whole = {f"{number:04}" for number in range(FILES)}
+        new = whole if given is RENAME else set()
+        assert (names(client, "d"), names(client, "e")) in ((whole, set()), (set(), new))
+        listing = client.command("view", path="/memories")[1]
+        assert len(listing.split("\n")) in (2, FILES + 3)
+
+
+def footprint() -> Counter[str]:
+    """What this process holds: open files, children, tasks of its loop."""
+    listing = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return Counter(
+        files=len(os.listdir("/proc/self/fd")),
+        children=len(listing),
+        tasks=len(asyncio.all_tasks()),
+    )
+
+
+def resident_kib() -> int:
+    (line,) = [
+        one for one in Path("/proc/self/status").read_text().split("\n") if one.startswith("VmRSS")
+    ]
+    return int(line.split()[1])
+
+
+@pytest.mark.anyio
+async def test_five_hundred_openings_and_a_hundred_failures_leave_nothing(
+    engine: Engine, tmp_path: Path
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    working = embedded(engine.path, settings, {})
+    broken = embedded(engine.path, Settings(data_dir=tmp_path, hms_args="--dim 1"), {})
+
+    async def cycle() -> None:
+        async with working("a"):
+            pass
+
+    async def failure() -> None:
+        with pytest.raises(Unavailable):
+            async with broken("b"):
+                pass
+
+    for _ in range(20):  # what is made once and kept is there then
+        await cycle()
+        await failure()
+    before, memory = footprint(), resident_kib()
+    for number in range(500):
+        await cycle()
+        if number % 5 == 0:
+            await failure()
+    assert footprint() == before
+    assert resident_kib() - memory < 20_000
+
+
+@pytest.mark.anyio
+async def test_fifty_first_requests_start_one_engine_while_it_is_evicted_too(
+    engine: Engine, tmp_path: Path
+) -> None:
+    settings = Settings(data_dir=tmp_path)
+    async with Pool(embedded(engine.path, settings, {}), max_connections=1) as pool:
+
+        async def use(name: str) -> None:
+            async with pool.lease(name):
+                pass
+
+        for _ in range(10):
+            async with anyio.create_task_group() as tasks:
+                for _ in range(50):
+                    tasks.start_soon(use, "a")
+                tasks.start_soon(use, "b")
+        opened = pool.stats()["opened"]
+    # each round: `a` while `b` has the room, then `b`
+    assert opened <= 21
+
+
+def test_two_hundred_namespaces_share_eight_connections(serve: Serve) -> None:
+    with serve(max_connections=8, acquire_seconds=30) as gateway:
+
+        def live(number: int) -> bool:
+            client = gateway.client(f"user-{number}@example")
+            token = f"token{number}word"
+            return (
+                client.command("create", path="/memories/a", file_text=token)[0]
+                and client.command("view", path="/memories/a")[1].endswith(f"\t{token}")
+                and [result["excerpt"] for result in client.recall("token", 50)] in ([], [token])
+                and [result["excerpt"] for result in client.recall(token, 50)] == [token]
+            )
+
+        with ThreadPoolExecutor(16) as threads:
+            assert all(threads.map(live, range(200)))
+
+
+@pytest.fixture
+def restarting(engine: Engine, tmp_path: Path) -> Iterator[str]:
+    """A shared engine that is killed and started again, again and again, until the test ends."""
+    port, is_over = free_port(), threading.Event()
+    chance, started = random.Random(), threading.Event()
+
+    def run() -> None:
+        while not is_over.is_set():
+            with shared_engine(engine, tmp_path / "stores", TOKEN, port=port) as (_, process):
+                started.set()
+                is_over.wait(chance.uniform(0.3, 1.5))
+                process.kill()
+
+    with ThreadPoolExecutor(1) as thread:
+        running_engine = thread.submit(run)
+        try:
+            assert started.wait(30)
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            is_over.set()
+        running_engine.result()
+
+
+def test_two_gateways_lose_nothing_on_an_engine_that_keeps_dying(
+    restarting: str, tmp_path: Path
+) -> None:
+    """Both edit the same file; their agents send again, under the same key, until it is done."""
+    with ExitStack() as stack:
+        gateways = [stack.enter_context(over(restarting, tmp_path)) for _ in range(2)]
+        tools = [
+            stack.enter_context(
+                HolographicMemoryToolSync.connect(
+                    gateway=str(gateway.http.base_url), namespace="n", total_seconds=120
+                )
+            )
+            for gateway in gateways
+        ]
+        tools[0].call({"command": "create", "path": "/memories/a", "file_text": ""})
+
+        def insert(number: int) -> str:
+            edit = {"command": "insert", "path": "/memories/a", "insert_line": 0}
+            return tools[number % 2].call({**edit, "insert_text": f"n{number}"})
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(insert, range(200)))
+        text = tools[1].call({"command": "view", "path": "/memories/a"})
+    lines = [line.partition("\t")[2] for line in text.split("\n")[1:]]
+    assert Counter(lines) == Counter(f"n{number}" for number in range(200))
