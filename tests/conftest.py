@@ -173,13 +173,18 @@ def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 
 @contextmanager
 def shared_engine(
-    engine: Engine, folder: Path, token: str, *arguments: str, port: int = 0
+    engine: Engine,
+    folder: Path,
+    token: str,
+    *arguments: str,
+    host: str = "127.0.0.1",
+    port: int = 0,
 ) -> Generator[tuple[str, subprocess.Popen[str]]]:
     """An hms-mcp that serves many stores over HTTP: its address, and its process."""
     command = [
         str(engine.path),
         "--transport=http",
-        f"--bind=127.0.0.1:{port}",
+        f"--bind={host}:{port}",
         "--namespace-arg",
         f"--data-dir={folder}",
         *arguments,

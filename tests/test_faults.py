@@ -53,9 +53,10 @@ class Agent:
         """Send a random command, and settle with the model what came of it."""
         command = self._command()
         expected = after(self.state, command)
-        has_key = self._chance.random() < 0.5
-        headers = {"Idempotency-Key": uuid4().hex} if has_key else {}
+        # Whoever hangs up has to ask again, since what was sent may be done at any time later.
         impatient = self._chance.random() < 0.05
+        has_key = impatient or self._chance.random() < 0.5
+        headers = {"Idempotency-Key": uuid4().hex} if has_key else {}
         status, body = self._send(command, headers, timeout=0.003 if impatient else 30)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while has_key and status != 200:

@@ -104,6 +104,18 @@ def test_what_the_operator_has_to_change_is_in_the_log(
     assert said not in answer.text
 
 
+def test_an_engine_that_refuses_our_host_says_how_to_allow_it(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As between containers: there, the engine's name is none of loopback's."""
+    with (
+        shared_engine(engine, tmp_path / "s", TOKEN, "--allow-remote", host="0.0.0.0") as (url, _),  # noqa: S104
+        over(url.replace("0.0.0.0", "127.0.0.2"), tmp_path) as gateway,  # noqa: S104
+    ):
+        assert gateway.client().post("/memory/command", VIEW).status_code == 503
+    assert "--allow-host" in caplog.text
+
+
 def test_an_engine_with_too_many_stores_says_so_to_its_operator(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

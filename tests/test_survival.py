@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,28 @@ def test_a_directory_is_the_old_one_or_the_new_one_whatever_is_killed(
         assert (names(client, "d"), names(client, "e")) in ((whole, set()), (set(), new))
         listing = client.command("view", path="/memories")[1]
         assert len(listing.split("\n")) in (2, FILES + 3)
+
+
+def test_a_store_that_is_slow_to_open_is_waited_for_and_not_given_up(
+    engine: Engine, tmp_path: Path
+) -> None:
+    gate, slow = tmp_path / "gate", tmp_path / "slow-hms-mcp"
+    os.mkfifo(gate)
+    slow.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] || read -r _ < {gate}\nexec {engine.path} "$@"\n'
+    )
+    slow.chmod(0o700)
+    environ = environment(engine, tmp_path / "data", HMS_GATEWAY_ACQUIRE_SECONDS="0.3")
+    with running({**environ, "HMS_MCP_BIN": str(slow)}, tmp_path / "log") as gateway:
+        client = gateway.client()
+        for _ in range(3):
+            answer = client.post("/memory/command", {"command": "view", "path": "/memories"})
+            assert (answer.status_code, answer.json()["code"]) == (503, "still_opening")
+        assert len(gateway.children()) == 1
+        gate.write_text("go\n")
+        deadline = time.monotonic() + 30
+        while client.post("/memory/command", {**DELETE}).status_code != 200:
+            assert time.monotonic() < deadline
 
 
 def footprint() -> Counter[str]:

@@ -1,18 +1,23 @@
 """The tool classes: options, life cycle, threads and loops, and what a thin client imports."""
 
+import gc
 import logging
 import os
 import random
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -21,8 +26,11 @@ from anthropic.types.beta import BetaMemoryTool20250818ViewCommand
 
 from hms_memory_gateway.engine import Engine
 from hms_memory_tool import HolographicMemoryTool, HolographicMemoryToolSync
-from hms_memory_tool.errors import Unavailable
-from hms_memory_tool.tools import CLOSED
+from hms_memory_tool.direct import DirectMemory
+from hms_memory_tool.errors import ConnectionLost, Unavailable
+from hms_memory_tool.session import EngineSession
+from hms_memory_tool.store import ToolFailed
+from hms_memory_tool.tools import CLOSED, UNCONFIRMED, UNREACHABLE
 
 from .conftest import Gateway
 from .test_cli import environment, running
@@ -45,6 +53,12 @@ KINDS = pytest.mark.parametrize("kind", [HolographicMemoryTool, HolographicMemor
         {"gateway": "http://localhost", "max_file_bytes": 5},
         {"gateway": "http://localhost", "max_view_chars": 500},
         {"command": "hms-mcp", "total_seconds": 5},
+        {"command": "hms-mcp", "total_seconds": 0},
+        {"gateway": "http://localhost", "total_seconds": 0},
+        {"gateway": "http://localhost", "total_seconds": -1},
+        {"command": "hms-mcp", "max_file_bytes": 0},
+        {"command": "hms-mcp", "max_view_chars": 0},
+        {"url": "http://localhost/mcp", "max_view_chars": 99},
         {"gateway": "localhost:8080"},
         {"command": "hms-mcp", "namespace": "alice@example.com"},
         {"url": "http://localhost/mcp", "namespace": "Alice"},
@@ -169,20 +183,109 @@ def test_all_memory_is_cleared_and_nothing_of_others(gateway: Gateway) -> None:
         assert [result.path for result in other.recall("word")] == ["/memories/a"]
 
 
-def test_an_engine_that_died_is_replaced_at_the_next_call(engine: Engine, tmp_path: Path) -> None:
-    tool = HolographicMemoryToolSync.connect(
-        command=str(engine.path), args=[f"--data-dir={tmp_path}"]
+def engine_of(folder: Path) -> int:
+    """The process that was started here for a folder."""
+    (child,) = (
+        int(found)
+        for task in Path("/proc/self/task").iterdir()
+        for found in (task / "children").read_text().split()
+        if b"--data-dir=" + bytes(folder) in Path(f"/proc/{found}/cmdline").read_bytes()
     )
-    with tool:
+    return child
+
+
+def direct(engine: Engine, folder: Path) -> HolographicMemoryToolSync:
+    return HolographicMemoryToolSync.connect(
+        command=str(engine.path), args=[f"--data-dir={folder}"]
+    )
+
+
+def test_an_engine_that_died_is_replaced_at_the_next_call(engine: Engine, tmp_path: Path) -> None:
+    with direct(engine, tmp_path) as tool:
         tool.call({"command": "create", "path": "/memories/a", "file_text": "x"})
-        (child,) = (
-            int(found)
-            for task in Path("/proc/self/task").iterdir()
-            for found in (task / "children").read_text().split()
-            if b"--data-dir=" + bytes(tmp_path) in Path(f"/proc/{found}/cmdline").read_bytes()
-        )
-        os.kill(child, signal.SIGKILL)
+        os.kill(engine_of(tmp_path), signal.SIGKILL)
         assert tool.call({"command": "view", "path": "/memories/a"}).endswith("\tx")
+
+
+class Silent:
+    """An engine that starts, and answers no call until its connection ends."""
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+        self.starts = 0
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[EngineSession]:
+        self.starts += 1
+        self.ended = anyio.Event()
+        try:
+            yield cast("EngineSession", self)
+        finally:
+            self.ended.set()
+
+    async def __call__(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
+        if tool == "stats":
+            names = ("max_text_bytes", "max_page", "max_top_k", "max_metadata_bytes")
+            return {"namespace": "n", "limits": dict.fromkeys(names, 10_000)}
+        if str(arguments.get("id")).startswith("hms-memory-gateway:"):
+            raise ToolFailed("not_found", "no move was cut short")
+        self.called.set()
+        await self.ended.wait()
+        raise ConnectionLost("gone")
+
+
+CREATE = {"command": "create", "path": "/memories/a", "file_text": "x"}
+
+
+@pytest.mark.parametrize(("command", "sentence"), [(VIEW, CLOSED), (CREATE, UNCONFIRMED)])
+def test_closing_ends_the_calls_that_are_under_way(command: dict[str, str], sentence: str) -> None:
+    silent = Silent()
+    memory = DirectMemory(
+        silent.open,
+        None,
+        is_shared=False,
+        is_exclusive=True,
+        max_file_bytes=None,
+        max_view_chars=1_000,
+    )
+    tool = HolographicMemoryToolSync(memory)
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(tool.call, command)
+        assert silent.called.wait(10)
+        tool.close()
+        error = call.exception(10)
+    assert isinstance(error, ToolError)
+    assert error.content == sentence
+    memory.close()
+    with pytest.raises(Unavailable):
+        memory.execute(VIEW)
+    assert silent.starts == 1
+
+
+def test_a_stopped_engine_does_not_hold_up_closing(engine: Engine, tmp_path: Path) -> None:
+    with direct(engine, tmp_path) as tool, ThreadPoolExecutor(4) as threads:
+        tool.call(VIEW)
+        os.kill(engine_of(tmp_path), signal.SIGSTOP)
+        calls = [threads.submit(tool.call, CREATE) for _ in range(4)]
+        tool.close()
+        errors = [call.exception(30) for call in calls]
+    assert {cast("ToolError", error).content for error in errors} <= {CLOSED, UNCONFIRMED}
+
+
+def test_a_tool_that_is_forgotten_lets_go_of_its_engine(engine: Engine, tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    tool = direct(engine, tmp_path)
+    tool.call(CREATE)
+    (thread,) = (one for one in set(threading.enumerate()) - before if one.name == "hms-memory")
+    process = os.pidfd_open(engine_of(tmp_path))
+    del tool
+    gc.collect()
+    assert select.select([process], [], [], 30)[0], "the engine still runs"
+    os.close(process)
+    thread.join(30)
+    assert not thread.is_alive()
+    with direct(engine, tmp_path) as another:
+        assert another.call({"command": "view", "path": "/memories/a"}).endswith("\tx")
 
 
 def test_an_engine_that_does_not_start_is_said_to_the_developer(
@@ -194,21 +297,159 @@ def test_an_engine_that_does_not_start_is_said_to_the_developer(
     wrong.close()
 
 
+def run_program(program: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a Python program, without the proxies of this process's environment."""
+    kept = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**kept, **environ},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+
 def test_a_program_that_forgets_to_close_ends_all_the_same(engine: Engine, tmp_path: Path) -> None:
-    program = (
+    ended = run_program(
         "from hms_memory_tool import HolographicMemoryToolSync as Tool\n"
         f"tool = Tool.connect(command={str(engine.path)!r}, args=['--data-dir={tmp_path}'])\n"
         "print(tool.call({'command': 'view', 'path': '/memories'}))\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
     )
     assert ended.stdout.endswith(f"{EMPTY}\n")
     assert ended.stderr == ""
 
 
+def test_a_direct_tool_says_in_a_child_that_it_is_its_parents(
+    engine: Engine, tmp_path: Path
+) -> None:
+    ended = run_program(f"""
+import os
+from anthropic.lib.tools import ToolError
+from hms_memory_tool import HolographicMemoryToolSync as Tool
+
+tool = Tool.connect(command={str(engine.path)!r}, args=['--data-dir={tmp_path}'])
+tool.call({CREATE})
+if not (child := os.fork()):
+    try:
+        tool.call({VIEW})
+    except ToolError as error:
+        print(error.content, flush=True)
+    tool.close()
+    del tool
+    os._exit(0)
+os.waitpid(child, 0)
+print(tool.call({{'command': 'view', 'path': '/memories/a'}}))
+tool.close()
+""")
+    lines = ended.stdout.splitlines()
+    assert (lines[0], lines[-1]) == (UNREACHABLE, "     1\tx")
+
+
+class Recorder:
+    """A server for any request, or a proxy: it notes what was asked for, and by which socket."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.ports: list[int] = []
+        recorder = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                recorder.paths.append(self.path)
+                recorder.ports.append(self.client_address[1])
+                answer = b'{"content": "done", "is_error": false}'
+                self.send_response(200)
+                self.send_header("content-length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing on stderr."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def recorder() -> Iterator[Recorder]:
+    recorder = Recorder()
+    thread = threading.Thread(target=recorder.server.serve_forever)
+    thread.start()
+    yield recorder
+    recorder.server.shutdown()
+    recorder.server.server_close()
+    thread.join()
+
+
+def test_a_child_has_connections_of_its_own_to_a_gateway(recorder: Recorder) -> None:
+    run_program(f"""
+import os
+from hms_memory_tool import HolographicMemoryToolSync as Tool
+
+tool = Tool.connect(gateway={recorder.url!r}, namespace='n')
+tool.call({VIEW})
+if not (child := os.fork()):
+    tool.call({VIEW})
+    tool.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+tool.call({VIEW})
+tool.close()
+""")
+    first, childs, last = recorder.ports
+    assert first == last != childs
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_gateway_on_this_machine_is_not_looked_for_behind_a_proxy(
+    recorder: Recorder, gateway: Gateway, host: str
+) -> None:
+    ended = call_through_proxy(recorder, f"http://{host}:{gateway.http.base_url.port}")
+    assert ended.stdout.endswith(f"{EMPTY}\n")
+    assert recorder.paths == []
+
+
+def test_a_gateway_elsewhere_is_asked_through_the_environments_proxy(recorder: Recorder) -> None:
+    assert call_through_proxy(recorder, "http://memory.example").stdout == "done\n"
+    assert recorder.paths == ["http://memory.example/memory/command"]
+
+
+def call_through_proxy(recorder: Recorder, url: str) -> subprocess.CompletedProcess[str]:
+    return run_program(
+        "from hms_memory_tool import HolographicMemoryToolSync as Tool\n"
+        f"with Tool.connect(gateway='{url}', namespace='proxied', total_seconds=10) as tool:\n"
+        f"    print(tool.call({VIEW}))\n",
+        HTTP_PROXY=recorder.url,
+    )
+
+
+def test_a_call_that_was_cancelled_does_not_keep_the_program_from_ending() -> None:
+    ended = run_program(f"""
+import asyncio
+from hms_memory_tool import HolographicMemoryTool as Tool
+
+
+async def main():
+    url = 'http://127.0.0.1:{free_port()}'
+    tool = Tool.connect(gateway=url, namespace='n', total_seconds=600)
+    try:
+        async with asyncio.timeout(0.3):
+            await tool.call({CREATE})
+    except TimeoutError:
+        print('cancelled')
+
+
+asyncio.run(main())
+""")
+    assert ended.stdout == "cancelled\n"
+
+
 def test_a_client_of_a_gateway_imports_nothing_heavy(gateway: Gateway) -> None:
-    program = (
+    ended = run_program(
         "import sys\n"
         "from hms_memory_tool import HolographicMemoryTool, HolographicMemoryToolSync as Tool\n"
         f"tool = Tool.connect(gateway='{gateway.http.base_url}', namespace='thin')\n"
@@ -218,9 +459,6 @@ def test_a_client_of_a_gateway_imports_nothing_heavy(gateway: Gateway) -> None:
         "print([name for name in sys.modules if name.split('.')[0] in\n"
         "       ('mcp', 'mcp_types', 'fastapi', 'starlette', 'uvicorn', 'snowballstemmer',\n"
         "        'hms_memory_gateway')])\n"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
     )
     assert ended.stdout == "[]\n"
 
