@@ -208,9 +208,10 @@ def test_an_engine_that_died_is_replaced_at_the_next_call(engine: Engine, tmp_pa
 
 
 class Silent:
-    """An engine that starts, and answers no call until its connection ends."""
+    """An engine that holds nothing, and gives no answer to calls of one of its tools."""
 
-    def __init__(self) -> None:
+    def __init__(self, tool: str) -> None:
+        self.tool = tool
         self.called = threading.Event()
         self.starts = 0
 
@@ -224,22 +225,28 @@ class Silent:
             self.ended.set()
 
     async def __call__(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
-        if tool == "stats":
-            names = ("max_text_bytes", "max_page", "max_top_k", "max_metadata_bytes")
-            return {"namespace": "n", "limits": dict.fromkeys(names, 10_000)}
-        if str(arguments.get("id")).startswith("hms-memory-gateway:"):
-            raise ToolFailed("not_found", "no move was cut short")
-        self.called.set()
-        await self.ended.wait()
-        raise ConnectionLost("gone")
+        if tool == self.tool:
+            self.called.set()
+            await self.ended.wait()
+            raise ConnectionLost("gone")
+        if tool == "get":
+            raise ToolFailed("not_found", "it holds nothing")
+        names = ("max_text_bytes", "max_page", "max_top_k", "max_metadata_bytes")
+        stats = {"namespace": "n", "limits": dict.fromkeys(names, 10_000)}
+        return {**stats, "memories": [], "next_cursor": None}
 
 
 CREATE = {"command": "create", "path": "/memories/a", "file_text": "x"}
 
 
-@pytest.mark.parametrize(("command", "sentence"), [(VIEW, CLOSED), (CREATE, UNCONFIRMED)])
-def test_closing_ends_the_calls_that_are_under_way(command: dict[str, str], sentence: str) -> None:
-    silent = Silent()
+@pytest.mark.parametrize(
+    ("command", "engines_tool", "sentence"),
+    [(VIEW, "list", CLOSED), (CREATE, "list", CLOSED), (CREATE, "remember", UNCONFIRMED)],
+)
+def test_closing_ends_the_calls_that_are_under_way(
+    command: dict[str, str], engines_tool: str, sentence: str
+) -> None:
+    silent = Silent(engines_tool)
     memory = DirectMemory(
         silent.open,
         None,

@@ -60,9 +60,12 @@ class Options:
             "give one of `command`, `url` and `gateway`": len(ways) != 1,
             "`args` and `env` go with `command`": self.command is None and (self.args or self.env),
             "`token` goes with `url` or `gateway`": self.command is not None and self.token,
-            "`total_seconds` goes with `gateway`": self.gateway is None and self.total_seconds,
+            "`total_seconds` goes with `gateway`": self.gateway is None
+            and self.total_seconds is not None,
             "`max_file_bytes` and `max_view_chars` are settings of the gateway": self.gateway
             and limits != (None, None),
+            "`max_file_bytes` has to be at least 1": _is_below(1, self.max_file_bytes),
+            "`max_view_chars` has to be at least 100": _is_below(100, self.max_view_chars),
             "`namespace` has to be 1 to 64 characters of [a-z0-9_-] for an hms-mcp": not (
                 self.gateway or is_engine_name
             ),
@@ -74,7 +77,7 @@ def connect(options: Options) -> Memory:
     """Make the memory that the options ask for; nothing is opened yet.
 
     Raises:
-        ValueError: they do not go together.
+        ValueError: they do not go together, or one of them can be none.
     """
     if objection := options.objection():
         raise ValueError(objection)
@@ -83,7 +86,7 @@ def connect(options: Options) -> Memory:
             options.gateway,
             options.namespace,
             options.token or os.environ.get("HMS_GATEWAY_TOKEN"),
-            total_seconds=options.total_seconds or TOTAL_SECONDS,
+            total_seconds=TOTAL_SECONDS if options.total_seconds is None else options.total_seconds,
         )
     opening, is_shared = _shared(options) if options.url is not None else _started(options)
     memory: Memory = _module("direct").DirectMemory(
@@ -95,6 +98,10 @@ def connect(options: Options) -> Memory:
         max_view_chars=options.max_view_chars or 16_000,
     )
     return memory
+
+
+def _is_below(least: int, value: int | None) -> bool:
+    return value is not None and value < least
 
 
 def _shared(options: Options) -> tuple[Callable[[], Any], bool]:

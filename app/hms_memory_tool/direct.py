@@ -4,10 +4,14 @@ The engine's connection lives on an event loop in a thread of its own, so it out
 its callers, and nothing that happens to it can cancel a task of theirs.
 """
 
+import asyncio
+import os
 import threading
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -23,10 +27,15 @@ from .store import HmsStore
 
 T = TypeVar("T")
 OpenSession = Callable[[], AbstractAsyncContextManager[EngineSession]]
+Opened = tuple[MemoryFiles, anyio.Event]
+
+_JOIN_SECONDS = 5.0
 
 
 class DirectMemory:
-    """The files of one store of an engine.
+    """The files of one store of an engine, for the process that made it.
+
+    One that is forgotten without `close` lets go of its engine when it is collected.
 
     Args:
         open_session: opens a session; called again when the engine has gone.
@@ -47,16 +56,24 @@ class DirectMemory:
         max_file_bytes: int | None,
         max_view_chars: int,
     ) -> None:
-        self._open_session = open_session
-        self._namespace = namespace
-        self._is_shared = is_shared
-        self._is_exclusive = is_exclusive
-        self._max_file_bytes = max_file_bytes
-        self._max_view_chars = max_view_chars
+        # Nothing that the loop runs may refer to this object, or it would never be collected.
+        self._open = partial(
+            _open,
+            open_session,
+            namespace,
+            is_shared=is_shared,
+            is_exclusive=is_exclusive,
+            max_file_bytes=max_file_bytes,
+            max_view_chars=max_view_chars,
+        )
+        self._process = os.getpid()
         self._lock = threading.Lock()
-        self._portal, self._thread = _start_portal()
+        self._is_closed = False
+        self._portal, self._thread, cancel = _start_portal()
         self._connection = ExitStack()
-        self._opened: tuple[MemoryFiles, anyio.Event] | None = None
+        self._opened: Opened | None = None
+        self._forgotten = weakref.finalize(self, _forget, self._process, cancel)
+        self._forgotten.atexit = False  # the thread is a daemon, and the engine ends with its pipe
 
     def open(self) -> None:
         """Open the connection, which is done at the first call otherwise.
@@ -64,7 +81,9 @@ class DirectMemory:
         Raises:
             Unavailable: with the engine's own words.
         """
-        self._files()
+        self._check_process()
+        with self._lock:
+            self._files()
 
     def execute(self, given: Mapping[str, Any]) -> str:
         """Run a memory command and return its text.
@@ -88,32 +107,52 @@ class DirectMemory:
         return self._do(lambda files: files.recall(request))
 
     def close(self) -> None:
-        """Close the connection; returns when an engine that was started here has exited."""
+        """Close the connection; returns when an engine that was started here has exited.
+
+        Calls that are under way get no other connection. After a fork the engine is the parent's.
+        """
+        if self._process != os.getpid():
+            return
         with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
             self._drop()
-        self._portal.call(self._portal.stop)
-        self._thread.join()
+            self._forgotten.detach()
+            self._portal.call(self._portal.stop)
+        self._thread.join(_JOIN_SECONDS)
 
     def _do(self, work: Callable[[MemoryFiles], Awaitable[T]]) -> T:
         """Use the files; once more if their engine gave no answer, which settles what it did."""
         try:
-            return self._portal.call(work, self._files())
+            return self._run(work)
         except (NotConnected, ConnectionLost):
-            return self._portal.call(work, self._files())
+            return self._run(work)
         except OutcomeUnknown as unknown:
             try:
-                return self._portal.call(work, self._files())
+                return self._run(work)
             except Unavailable as fault:
                 raise unknown from fault
 
+    def _run(self, work: Callable[[MemoryFiles], Awaitable[T]]) -> T:
+        self._check_process()
+        with self._lock:  # so that the loop still runs when the work gets there
+            done = self._portal.start_task_soon(work, self._files())
+        return done.result()
+
+    def _check_process(self) -> None:
+        if self._process != os.getpid():  # the lock may be held for ever, and the loop is not here
+            raise Unavailable("a fork has no engine of its parent's: connect in each process")
+
     def _files(self) -> MemoryFiles:
-        """The files, on a new connection if there is none that lives."""
-        with self._lock:
-            if self._opened is None or self._opened[1].is_set():
-                self._drop()
-                opening = self._portal.wrap_async_context_manager(self._open())
-                self._opened = self._connection.enter_context(opening)
-            return self._opened[0]
+        """The files, on a new connection if there is none that lives. Needs the lock."""
+        if self._is_closed:
+            raise Unavailable("the memory has been closed")
+        if self._opened is None or self._opened[1].is_set():
+            self._drop()
+            opening = self._portal.wrap_async_context_manager(self._open())
+            self._opened = self._connection.enter_context(opening)
+        return self._opened[0]
 
     def _drop(self) -> None:
         self._opened = None
@@ -121,30 +160,51 @@ class DirectMemory:
         with suppress(MemoryFault):  # what is being left may have broken long before
             connection.close()
 
-    @asynccontextmanager
-    async def _open(self) -> AsyncGenerator[tuple[MemoryFiles, anyio.Event]]:
-        async with self._open_session() as session:
-            store = HmsStore(session, self._namespace, is_shared=self._is_shared)
-            files = MemoryFiles(
-                store,
-                await store.limits(),
-                max_file_bytes=self._max_file_bytes,
-                max_view_chars=self._max_view_chars,
-                is_exclusive=self._is_exclusive,
-            )
-            await files.recover()
-            yield files, session.ended
+
+@asynccontextmanager
+async def _open(
+    open_session: OpenSession,
+    namespace: str | None,
+    *,
+    is_shared: bool,
+    is_exclusive: bool,
+    max_file_bytes: int | None,
+    max_view_chars: int,
+) -> AsyncGenerator[Opened]:
+    async with open_session() as session:
+        store = HmsStore(session, namespace, is_shared=is_shared)
+        files = MemoryFiles(
+            store,
+            await store.limits(),
+            max_file_bytes=max_file_bytes,
+            max_view_chars=max_view_chars,
+            is_exclusive=is_exclusive,
+        )
+        await files.recover()
+        yield files, session.ended
 
 
-def _start_portal() -> tuple[BlockingPortal, threading.Thread]:
-    """An event loop in a daemon thread: a program that forgets to close can still end."""
-    started: Future[BlockingPortal] = Future()
+def _start_portal() -> tuple[BlockingPortal, threading.Thread, Callable[[], object]]:
+    """An event loop in a daemon thread, and what cancels all that it runs, from any thread.
+
+    A daemon, so that a program that forgets to close can still end.
+    """
+    started: Future[tuple[BlockingPortal, Callable[[], object]]] = Future()
 
     async def serve() -> None:
-        async with BlockingPortal() as portal:
-            started.set_result(portal)
-            await portal.sleep_until_stopped()
+        loop = asyncio.get_running_loop()
+        with anyio.CancelScope() as scope:
+            async with BlockingPortal() as portal:
+                started.set_result((portal, partial(loop.call_soon_threadsafe, scope.cancel)))
+                await portal.sleep_until_stopped()
 
     thread = threading.Thread(target=anyio.run, args=(serve,), name="hms-memory", daemon=True)
     thread.start()
-    return started.result(), thread
+    portal, cancel = started.result()
+    return portal, thread, cancel
+
+
+def _forget(process: int, cancel: Callable[[], object]) -> None:
+    """Only asks, since objects are collected in any thread, whatever locks it holds."""
+    if process == os.getpid():
+        cancel()

@@ -1,9 +1,8 @@
 """The tool classes for the SDK's runners: Claude's memory in a gateway, or in an hms-mcp."""
 
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar, cast
 
 import anyio.to_thread
@@ -20,6 +19,7 @@ from pydantic import BaseModel
 from .commands import RECALL_TOOL, parse_recall
 from .connect import Memory, Options, connect
 from .errors import MemoryFault, OutcomeUnknown, Refused
+from .gateway import abandoned
 from .results import Recalled, render
 
 T = TypeVar("T")
@@ -84,16 +84,20 @@ class _Told:
             memory.close()
 
     def _told(self, work: Callable[[Memory], T]) -> T:
-        if self._memory is None:
+        memory = self._memory
+        if memory is None:
             raise ToolError(CLOSED)
+        left = abandoned.get(None)
+        if left is not None and left.is_set():
+            raise ToolError(UNREACHABLE)  # to end `clear`; nobody hears it
         try:
-            return work(self._memory)
+            return work(memory)
         except Refused as refusal:
             raise ToolError(str(refusal)) from refusal
         except OutcomeUnknown as fault:
             raise ToolError(UNCONFIRMED) from fault
         except MemoryFault as fault:
-            raise ToolError(UNREACHABLE) from fault
+            raise ToolError(CLOSED if self._memory is None else UNREACHABLE) from fault
 
 
 class HolographicMemoryToolSync(BetaAbstractMemoryTool):
@@ -139,10 +143,8 @@ class HolographicMemoryToolSync(BetaAbstractMemoryTool):
                 and names the one store of an hms-mcp that is started here without that.
             max_file_bytes: the largest file; can only lower the engine's limit. Not for a
                 gateway, which has a setting for it.
-            max_view_chars: characters after which a view is cut, 16,000 by default. Not for a
-                gateway, which has a setting for it.
-            total_seconds: the longest that a call of a gateway may take, retries included; 60 by
-                default.
+            max_view_chars: characters after which a view is cut (16,000). Not for a gateway.
+            total_seconds: the longest that a call of a gateway may take, retries included (60).
             cache_control: for the tool's definition in requests.
 
         Raises:
@@ -186,12 +188,7 @@ class HolographicMemoryToolSync(BetaAbstractMemoryTool):
         self._memory.open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
@@ -262,12 +259,7 @@ class HolographicMemoryTool(BetaAsyncAbstractMemoryTool):
         await anyio.to_thread.run_sync(self._memory.open)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         with anyio.CancelScope(shield=True):
             await self.aclose()
 
@@ -295,5 +287,14 @@ class _AsyncRecallTool(BetaAsyncBuiltinFunctionTool):
 
 
 async def _in_thread(work: Callable[..., T], *args: object) -> T:
-    """Wait for a call in a thread; a caller that is cancelled leaves it to end by itself."""
-    return await anyio.to_thread.run_sync(partial(work, *args), abandon_on_cancel=True)
+    """Wait for a call in a thread; a caller that is cancelled leaves it to end soon."""
+    left = threading.Event()
+
+    def call() -> T:
+        abandoned.set(left)
+        return work(*args)
+
+    try:
+        return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+    finally:
+        left.set()
