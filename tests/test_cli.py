@@ -7,7 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,11 +48,13 @@ def command(*arguments: str) -> list[str]:
 
 
 @contextmanager
-def running(environ: Mapping[str, str], log: Path, *arguments: str) -> Generator[Process]:
+def running(
+    environ: Mapping[str, str], log: Path, *arguments: str, under: Sequence[str] = ()
+) -> Generator[Process]:
     """A gateway that has said where it listens; ended at the end if it still runs."""
     with log.open("w") as written:
         process = subprocess.Popen(
-            command(*arguments), env=environ, stderr=subprocess.PIPE, text=True
+            [*under, *command(*arguments)], env=environ, stderr=subprocess.PIPE, text=True
         )
         try:
             assert process.stderr is not None

@@ -91,6 +91,56 @@ def test_a_directory_is_the_old_one_or_the_new_one_whatever_is_killed(
         assert len(listing.split("\n")) in (2, FILES + 3)
 
 
+ALONE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+
+
+def can_mount() -> bool:
+    """Whether this machine lets us have a small disk of our own."""
+    try:
+        return subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace of our own on this machine")
+def test_a_full_disk_loses_nothing_that_was_acknowledged(engine: Engine, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    environ = environment(engine, data)
+    small = f'mount -t tmpfs -o size=140m tmpfs {data} && exec "$0" "$@"'
+    with running(environ, tmp_path / "log", under=[*ALONE, small]) as gateway:
+        client, other = gateway.client(), Client(gateway.http, "other")
+        for one in (client, other):
+            assert one.command("create", path="/memories/before", file_text="x" * 5_000)[0]
+        fill = Path(f"/proc/{gateway.process.pid}/root{data}/fill")
+        with suppress(OSError), fill.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 4_096)
+        create = {"command": "create", "file_text": "y" * 20_000}
+        statuses = {
+            client.post("/memory/command", {**create, "path": f"/memories/{number}"}).status_code
+            for number in range(5)
+        }
+        assert statuses <= {503, 504}
+        third = Client(gateway.http, "third")
+        assert third.post("/memory/command", {**create, "path": "/memories/a"}).status_code == 503
+        assert other.command("view", path="/memories/before")[0]
+        for child in gateway.children():
+            os.kill(child, signal.SIGKILL)
+        fill.unlink()
+        for one in (client, other):
+            assert until_answered(one, {"command": "view", "path": "/memories/before"})
+            assert one.command("create", path="/memories/after", file_text="z")[0]
+
+
+def until_answered(client: Client, given: dict[str, str]) -> bool:
+    """Send until the gateway is over its back-off; whether the answer was no error."""
+    deadline = time.monotonic() + 30
+    while (answer := client.post("/memory/command", given)).status_code != 200:
+        assert time.monotonic() < deadline, answer.text
+    return not answer.json()["is_error"]
+
+
 def test_a_store_that_is_slow_to_open_is_waited_for_and_not_given_up(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -108,9 +158,7 @@ def test_a_store_that_is_slow_to_open_is_waited_for_and_not_given_up(
             assert (answer.status_code, answer.json()["code"]) == (503, "still_opening")
         assert len(gateway.children()) == 1
         gate.write_text("go\n")
-        deadline = time.monotonic() + 30
-        while client.post("/memory/command", {**DELETE}).status_code != 200:
-            assert time.monotonic() < deadline
+        assert until_answered(client, {"command": "view", "path": "/memories"})
 
 
 def footprint() -> Counter[str]:
