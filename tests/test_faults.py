@@ -141,7 +141,9 @@ class Troubles:
     def run(self) -> None:
         """Until it is over; each gateway meets some troubles and the last one none."""
         while not self.is_over.is_set():
-            with running(self._environ, self._log) as gateway:
+            cap = str(self._chance.choice([1, 3]))
+            environ = {**self._environ, "HMS_GATEWAY_MAX_CONNECTIONS": cap}
+            with running(environ, self._log) as gateway:
                 self.is_up.set()
                 for _ in range(self._chance.randrange(4, 12)):
                     if self.is_over.wait(self._chance.uniform(0.02, 0.6)):
@@ -178,7 +180,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_dies(
         tmp_path / "data",
         HMS_GATEWAY_PORT=str(free_port()),
         HMS_GATEWAY_CALL_SECONDS="1",
-        HMS_GATEWAY_MAX_CONNECTIONS="3",
+        HMS_GATEWAY_ACQUIRE_SECONDS="10",
         HMS_GATEWAY_IDLE_SECONDS="0.5",
     )
     url = f"http://127.0.0.1:{environ['HMS_GATEWAY_PORT']}"

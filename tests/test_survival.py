@@ -27,7 +27,7 @@ from hms_memory_tool import HolographicMemoryToolSync
 from hms_memory_tool.errors import Unavailable
 
 from .conftest import Client, Serve, shared_engine
-from .test_cli import environment, running
+from .test_cli import command, environment, running
 from .test_shared import TOKEN, over
 from .test_tools import free_port
 
@@ -131,6 +131,23 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(engine: Engine, tmp_pat
         for one in (client, other):
             assert until_answered(one, {"command": "view", "path": "/memories/before"})
             assert one.command("create", path="/memories/after", file_text="z")[0]
+
+
+@pytest.mark.skipif(not can_mount(), reason="no mount namespace of our own on this machine")
+def test_a_data_folder_that_is_read_only_is_refused_at_start(
+    engine: Engine, tmp_path: Path
+) -> None:
+    mount = f'mount -t tmpfs -o ro tmpfs {tmp_path} && exec "$0" "$@"'
+    ended = subprocess.run(
+        [*ALONE, mount, *command()],
+        env=environment(engine, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "cannot be written to" in ended.stderr.splitlines()[-1]
 
 
 def until_answered(client: Client, given: dict[str, str]) -> bool:
