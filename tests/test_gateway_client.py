@@ -285,36 +285,42 @@ def test_what_consists_of_many_calls_ends_too_when_nobody_waits() -> None:
 ANSWER = b'{"content": "done", "is_error": false}'
 
 
-@contextmanager
-def trickling(head: bytes, drop: bytes, rest: bytes) -> Generator[str]:
+class Trickle:
     """A server whose answer comes drop by drop, and is complete after half a minute."""
-    is_over = threading.Event()
 
-    def serve() -> None:
+    def __init__(self, head: bytes, drop: bytes, rest: bytes) -> None:
+        self._answer = (head, *[drop] * 300, rest)
+        self._is_over = threading.Event()
+        self._sent = 0
+        self.client_has_gone = threading.Event()
+
+    @property
+    def is_complete(self) -> bool:
+        return self._sent == len(self._answer)
+
+    @contextmanager
+    def served(self) -> Generator[str]:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=self._serve, args=(listener,))
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                self._is_over.set()
+                thread.join()
+
+    def _serve(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
             connection.recv(65_536)
-            connection.sendall(head)
-            for _ in range(300):
-                if is_over.wait(0.1):
-                    return
-                connection.sendall(drop)
-            connection.sendall(rest)
-
-    def quietly() -> None:
-        try:
-            serve()
-        except OSError:  # the client has gone
-            return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=quietly)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            is_over.set()
-            thread.join()
+            try:
+                for part in self._answer:
+                    self._sent += 1
+                    connection.sendall(part)
+                    if self._is_over.wait(0.1):
+                        return
+            except OSError:
+                self.client_has_gone.set()
 
 
 @pytest.mark.parametrize(
@@ -327,10 +333,14 @@ def trickling(head: bytes, drop: bytes, rest: bytes) -> Generator[str]:
 def test_an_answer_that_trickles_does_not_hold_a_call(
     head: bytes, drop: bytes, rest: bytes
 ) -> None:
-    with trickling(head, drop, rest) as url:
+    server = Trickle(head, drop, rest)
+    with server.served() as url:
         memory = GatewayMemory(url, "n", None, total_seconds=1)
         with pytest.raises(OutcomeUnknown):
             memory.execute(CREATE)
+        assert not server.is_complete
+        if drop == b" ":  # a body, which is given up between two chunks
+            assert server.client_has_gone.wait(10)
         memory.close()
 
 
