@@ -1,5 +1,7 @@
 """The commands over a real engine, and over a store that another writer changes meanwhile."""
 
+from collections.abc import Sequence
+
 import anyio
 import pytest
 
@@ -213,6 +215,46 @@ async def test_a_move_waits_for_the_recalls_under_way(open_store: OpenStore) -> 
                 proceed.set()
         assert found == ["/memories/old/a"]
         assert (await store.get("/memories/new/a")).text == "secret"
+
+
+async def test_recall_waits_while_a_directory_is_deleted(open_store: OpenStore) -> None:
+    """In the middle of it some files are gone and some are there: a recall sees none of that."""
+    async with open_store() as (store, _):
+        for name in "ab":
+            await store.create(Document(f"/memories/old/{name}", f"secret {name}"))
+        deleting, proceed = anyio.Event(), anyio.Event()
+
+        class Paused(Disturbed):
+            def __init__(self, store: HmsStore) -> None:
+                super().__init__(store)
+                self.delete = self.pause
+
+            async def pause(self, keys: Sequence[str]) -> int:
+                if len(keys) == 1:  # the intent, at the end
+                    return await self._store.delete(keys)
+                deleted = await self._store.delete(keys[:1])
+                deleting.set()
+                await proceed.wait()
+                return deleted + await self._store.delete(keys[1:])
+
+        files = MemoryFiles(Paused(store), LIMITS)
+        found: list[int] = []
+
+        async def recall() -> None:
+            found.append(len(await files.recall(parse_recall({"query": "secret"}))))
+
+        async def delete() -> None:
+            await run(files, "delete", path="/memories/old")
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(delete)
+                await deleting.wait()
+                tasks.start_soon(recall)
+                await anyio.lowlevel.checkpoint()
+                assert found == []
+                proceed.set()
+        assert found == [0]
 
 
 async def test_a_listing_that_does_not_advance_ends_with_a_fault(open_store: OpenStore) -> None:

@@ -158,6 +158,12 @@ async def test_a_write_that_was_not_sent_has_a_known_outcome() -> None:
     assert type(raised.value) is Unavailable
 
 
+async def test_a_write_that_the_engine_refuses_has_a_known_outcome(open_store: OpenStore) -> None:
+    async with open_store() as (store, _):
+        with pytest.raises(EngineFault):
+            await store.delete([])
+
+
 @pytest.mark.parametrize("code", ["store_locked", "store_unavailable", "too_many_stores"])
 async def test_a_store_that_cannot_be_had_is_unavailable(code: str) -> None:
     with pytest.raises(Unavailable) as raised:

@@ -162,8 +162,8 @@ class Pool:
         self._waiting.append(waiter)
         try:
             with anyio.fail_after(self._acquire_seconds):
+                self._assign()
                 while True:
-                    self._assign()
                     self._raise_failure(namespace, known)
                     connection = self._connections.get(namespace)
                     if connection and connection.is_ready:
@@ -193,8 +193,10 @@ class Pool:
         failure = self._failures.get(namespace)
         now = anyio.current_time()
         limit = failure.retry_at - now if failure and failure.retry_at > now else None
-        with anyio.move_on_after(min(limit or self._turn_seconds, self._turn_seconds)):
+        with anyio.move_on_after(min(limit or self._turn_seconds, self._turn_seconds)) as wait:
             await self._changed.wait()
+        if wait.cancelled_caught:  # of a change, somebody else has drawn the conclusions
+            self._assign()
 
     def _assign(self) -> None:
         """Open what is waited for, in order of arrival, and make room for the rest."""

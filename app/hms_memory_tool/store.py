@@ -221,7 +221,10 @@ class HmsStore:
         try:
             return await self._ask(tool, arguments)
         except (ConnectionLost, TimedOut, EngineFault) as fault:
-            # Even a failure that the engine reports (a full disk) can leave the write behind.
+            failure = fault.__cause__
+            if isinstance(failure, ToolFailed) and failure.code != "internal":
+                raise  # it was refused before anything was written
+            # A failure in mid-write (a full disk) can leave the write behind.
             raise OutcomeUnknown(f"{tool}: {fault}") from fault
 
     def _own(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
