@@ -5,17 +5,20 @@ closing, more namespaces than connections, an engine that two gateways share and
 import asyncio
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 
@@ -24,13 +27,18 @@ from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.settings import Settings
 from hms_memory_tool import HolographicMemoryToolSync
+from hms_memory_tool.commands import parse_command
 from hms_memory_tool.errors import Unavailable
+from hms_memory_tool.files import MemoryFiles
+from hms_memory_tool.session import EngineSession, open_stdio
+from hms_memory_tool.store import Document, HmsStore
 
 from .conftest import Client, Serve, shared_engine
 from .test_cli import command, environment, running
 from .test_shared import TOKEN, over
 from .test_tools import free_port
 
+T = TypeVar("T")
 FILES = 1_000
 RENAME = {"command": "rename", "old_path": "/memories/d", "new_path": "/memories/e"}
 DELETE = {"command": "delete", "path": "/memories/d"}
@@ -89,6 +97,94 @@ def test_a_directory_is_the_old_one_or_the_new_one_whatever_is_killed(
         assert (names(client, "d"), names(client, "e")) in ((whole, set()), (set(), new))
         listing = client.command("view", path="/memories")[1]
         assert len(listing.split("\n")) in (2, FILES + 3)
+
+
+class Killing:
+    """A real store whose engine is killed with its n-th write under way."""
+
+    def __init__(self, store: HmsStore, pid: int, number: int) -> None:
+        self._store = store
+        self._pid = pid
+        self._left = number
+        self.limits = store.limits
+        self.get = store.get
+        self.entries = store.entries
+        self.documents = store.documents
+        self.recall = store.recall
+
+    async def _write(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._left -= 1
+        if self._left:
+            return await work()
+        moment = random.uniform(0, 0.001)  # before, in, or after it
+        killer = threading.Timer(moment, os.kill, (self._pid, signal.SIGKILL))
+        killer.start()
+        try:
+            return await work()
+        finally:
+            await anyio.to_thread.run_sync(killer.join)
+
+    async def create(self, document: Document) -> str:
+        return await self._write(lambda: self._store.create(document))
+
+    async def replace(self, document: Document, text: str) -> str:
+        return await self._write(lambda: self._store.replace(document, text))
+
+    async def delete(self, keys: Sequence[str]) -> int:
+        return await self._write(lambda: self._store.delete(keys))
+
+
+def open_files(engine: Engine, data: Path) -> AbstractAsyncContextManager[EngineSession]:
+    arguments = [f"--data-dir={data}", "--namespace=u1", "--max-page=1000"]
+    return open_stdio(
+        str(engine.path), arguments, {}, open_seconds=30, call_seconds=30, on_stderr=print
+    )
+
+
+def pid_on(data: Path) -> int:
+    """The engine that runs on a data folder."""
+    (found,) = (
+        int(one.name)
+        for one in Path("/proc").glob("[0-9]*")
+        if f"--data-dir={data}".encode() in (one / "cmdline").read_bytes().split(b"\0")
+    )
+    return found
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("given", [RENAME, DELETE], ids=["rename", "delete"])
+async def test_a_thousand_files_move_or_stay_at_whichever_write_the_engine_is_killed(
+    engine: Engine,
+    large: Path,
+    tmp_path: Path,
+    pytestconfig: pytest.Config,
+    given: dict[str, str],
+) -> None:
+    """Every n-th write and all those around the first and the last; `--move-stride 1` is each."""
+    stride = pytestconfig.getoption("move_stride")
+    last = FILES + 4 if given is RENAME else 3  # intent, copies, commit, sources, intent
+    steps = {*range(1, last + 1, stride), 1, 2, 3, *range(max(last - 4, 1), last + 1)}
+    ends: Counter[str] = Counter()
+    for step in sorted(steps):
+        data = tmp_path / "data"
+        await anyio.run_process(["cp", "-r", "--sparse=always", str(large), str(data)])
+        async with open_files(engine, data) as session:
+            store = HmsStore(session, "u1")
+            files = MemoryFiles(Killing(store, pid_on(data), step), await store.limits())
+            with suppress(Unavailable):
+                await files.execute(parse_command(given))
+        async with open_files(engine, data) as session:
+            store = HmsStore(session, "u1")
+            await MemoryFiles(store, await store.limits()).recover()
+            page = await store.entries("", None, 1_000)
+            assert page.cursor is None
+            names = {entry.key.rpartition("/")[0] for entry in page.items}
+            assert len(page.items) in ((FILES,) if given is RENAME or names else (0,))
+            assert len(names) <= 1
+            ends[", ".join(names)] += 1
+        shutil.rmtree(data)
+    if given is RENAME:  # of a deletion, the first write says already that it is to be finished
+        assert set(ends) == {"/memories/d", "/memories/e"}
 
 
 ALONE = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
