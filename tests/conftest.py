@@ -12,6 +12,7 @@ from contextlib import (
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
 from itertools import count
 from pathlib import Path
@@ -69,6 +70,17 @@ def engine(pytestconfig: pytest.Config) -> Engine:
         return ensure(os.environ, default_cache(), progress_for(sys.stderr))
     with capture.global_and_fixture_disabled():
         return ensure(os.environ, default_cache(), progress_for(sys.stderr))
+
+
+def processes_with(*arguments: str) -> list[int]:
+    """The processes that have all of these arguments."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked, or is not ours to see
+            given = (one / "cmdline").read_text(errors="replace").split("\0")
+            if set(arguments) <= set(given):
+                found.append(int(one.name))
+    return found
 
 
 class Client:

@@ -33,7 +33,7 @@ from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import Document, HmsStore
 
-from .conftest import Client, Serve, shared_engine
+from .conftest import Client, Serve, processes_with, shared_engine
 from .test_cli import command, environment, running
 from .test_shared import TOKEN, over
 from .test_tools import free_port
@@ -141,16 +141,6 @@ def open_files(engine: Engine, data: Path) -> AbstractAsyncContextManager[Engine
     )
 
 
-def pid_on(data: Path) -> int:
-    """The engine that runs on a data folder."""
-    (found,) = (
-        int(one.name)
-        for one in Path("/proc").glob("[0-9]*")
-        if f"--data-dir={data}".encode() in (one / "cmdline").read_bytes().split(b"\0")
-    )
-    return found
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("given", [RENAME, DELETE], ids=["rename", "delete"])
 async def test_a_thousand_files_move_or_stay_at_whichever_write_the_engine_is_killed(
@@ -169,8 +159,9 @@ async def test_a_thousand_files_move_or_stay_at_whichever_write_the_engine_is_ki
         data = tmp_path / "data"
         await anyio.run_process(["cp", "-r", "--sparse=always", str(large), str(data)])
         async with open_files(engine, data) as session:
+            (pid,) = processes_with(f"--data-dir={data}")
             store = HmsStore(session, "u1")
-            files = MemoryFiles(Killing(store, pid_on(data), step), await store.limits())
+            files = MemoryFiles(Killing(store, pid, step), await store.limits())
             with suppress(Unavailable):
                 await files.execute(parse_command(given))
         async with open_files(engine, data) as session:
