@@ -3,6 +3,7 @@ closing, more namespaces than connections, an engine that two gateways share and
 """
 
 import asyncio
+import gc
 import os
 import random
 import shutil
@@ -267,6 +268,7 @@ def test_a_store_that_is_slow_to_open_is_waited_for_and_not_given_up(
 
 def footprint() -> Counter[str]:
     """What this process holds: open files, children, tasks of its loop."""
+    gc.collect()  # of what other tests have left
     listing = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return Counter(
         files=len(os.listdir("/proc/self/fd")),
@@ -282,10 +284,13 @@ def resident_kib() -> int:
     return int(line.split()[1])
 
 
-@pytest.mark.anyio
-async def test_five_hundred_openings_and_a_hundred_failures_leave_nothing(
+def test_five_hundred_openings_and_a_hundred_failures_leave_nothing(
     engine: Engine, tmp_path: Path
 ) -> None:
+    anyio.run(open_and_fail, engine, tmp_path, backend_options={"use_uvloop": True})
+
+
+async def open_and_fail(engine: Engine, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     working = embedded(engine.path, settings, {})
     broken = embedded(engine.path, Settings(data_dir=tmp_path, hms_args="--dim 1"), {})
@@ -307,7 +312,7 @@ async def test_five_hundred_openings_and_a_hundred_failures_leave_nothing(
         await cycle()
         if number % 5 == 0:
             await failure()
-    assert footprint() == before
+    assert footprint() <= before
     assert resident_kib() - memory < 20_000
 
 
