@@ -69,13 +69,12 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
             clean=lambda line: name.sub(for_log(namespace), line),
         ) as session:
             store = HmsStore(session, namespace)
-            files = MemoryFiles(
+            files = await MemoryFiles.open(
                 store,
-                await store.limits(),
                 max_file_bytes=settings.max_file_bytes,
                 max_view_chars=settings.max_view_chars,
+                is_exclusive=True,
             )
-            await files.recover()
             yield Memory(files, session.ended, session.is_alive)
 
     return connect

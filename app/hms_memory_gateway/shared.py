@@ -27,14 +27,12 @@ def shared(url: str, settings: Settings, environ: Mapping[str, str]) -> Connect:
             url, token, open_seconds=settings.open_seconds, call_seconds=settings.call_seconds
         ) as session:
             store = HmsStore(session, namespace, is_shared=True)
-            files = MemoryFiles(
+            files = await MemoryFiles.open(
                 store,
-                await store.limits(),
                 max_file_bytes=settings.max_file_bytes,
                 max_view_chars=settings.max_view_chars,
                 is_exclusive=False,
             )
-            await files.recover()
             yield Memory(files, session.ended, session.is_alive)
 
     return connect

@@ -173,14 +173,12 @@ async def _open(
 ) -> AsyncGenerator[Opened]:
     async with open_session() as session:
         store = HmsStore(session, namespace, is_shared=is_shared)
-        files = MemoryFiles(
+        files = await MemoryFiles.open(
             store,
-            await store.limits(),
             max_file_bytes=max_file_bytes,
             max_view_chars=max_view_chars,
             is_exclusive=is_exclusive,
         )
-        await files.recover()
         yield files, session.ended
 
 

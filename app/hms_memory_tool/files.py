@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from random import random
-from typing import Any
+from typing import Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -67,6 +67,26 @@ class MemoryFiles:
         self._record_seconds = record_seconds
         self._turn = anyio.Lock()
         self._moving = Gate()
+
+    @classmethod
+    async def open(
+        cls, store: Store, *, max_file_bytes: int | None, max_view_chars: int, is_exclusive: bool
+    ) -> Self:
+        """The files of a store that has just been opened, with what a crash cut short brought to
+        its end. The arguments are those of the class; the limits are asked for.
+
+        Raises:
+            Unavailable: the engine gave no answer.
+        """
+        files = cls(
+            store,
+            await store.limits(),
+            max_file_bytes=max_file_bytes,
+            max_view_chars=max_view_chars,
+            is_exclusive=is_exclusive,
+        )
+        await files.recover()
+        return files
 
     async def execute(self, command: Command, attempt: Attempt | None = None) -> str:
         """Do what Claude asks and return what it is told.
