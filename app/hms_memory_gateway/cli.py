@@ -4,9 +4,9 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -15,6 +15,9 @@ from .server import CannotServe, serve, serve_shared
 from .settings import PREFIX, Settings
 
 logger = logging.getLogger(__name__)
+
+Command: TypeAlias = Callable[[Mapping[str, Any]], int]
+"""Runs with what was given on the command line, returns the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,13 +28,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupted.
     """
     given = vars(_parser().parse_args(arguments))
+    command: Command = given.pop("run")
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     # hms-mcp acknowledges the end of a session with 202, which the SDK takes for a failure.
     logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
     try:
-        return _show_engine() if given["command"] == "engine" else _serve(given)
+        return command(given)
     except ValidationError as error:
         _say("\n".join(_explained(error)), sys.stderr)
         return 2
@@ -42,19 +46,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _show_engine() -> int:
+def _show_engine(given: Mapping[str, Any]) -> int:
     engine = _engine()
     _say(f"{engine.path}\nhms-mcp {engine.version} ({engine.reason})", sys.stdout)
     return 0
 
 
 def _serve(given: Mapping[str, Any]) -> int:
-    settings = Settings(**{name: given[name] for name in _fields() if given[name] is not None})
+    settings = _settings(given)
     for name in _unknown(os.environ):
         logger.warning("%s is set, but is no setting of this version", name)
     if settings.hms_url is not None:
         return serve_shared(settings.hms_url, settings, os.environ)
     return serve(settings, _engine(), os.environ)
+
+
+def _settings(given: Mapping[str, Any]) -> Settings:
+    return Settings(**{name: given[name] for name in _fields() if name in given})
 
 
 def _engine() -> Engine:
@@ -71,26 +79,37 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
+    options = _options()
     parser = argparse.ArgumentParser(
         prog="hms-memory-gateway",
         description="Claude's memory tool over HTTP, from Holographic Memory stores. "
         "Without a command it serves.",
         epilog=f"Each option can be set in the environment too: --port is {PREFIX}PORT.",
+        parents=[options],
     )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('hms-memory-gateway')}"
     )
-    parser.add_argument(
-        "command",
-        nargs="?",
-        choices=["engine"],
-        help="engine: say which hms-mcp is used and why, and install it if there is none",
+    parser.set_defaults(run=_serve)
+    commands = parser.add_subparsers(title="commands", metavar="")
+    engine = commands.add_parser(
+        "engine", help="say which hms-mcp is used and why, and install it if there is none"
     )
-    for name, field in Settings.model_fields.items():
-        option = f"--{name.replace('_', '-')}"
-        kind = {"action": "store_true", "default": None} if field.annotation is bool else {}
-        parser.add_argument(option, help=field.description, **kind)  # type: ignore[arg-type]
+    engine.set_defaults(run=_show_engine)
     return parser
+
+
+def _options() -> argparse.ArgumentParser:
+    """The settings as options, for every command that needs them; what is not given is absent."""
+    options = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    for name, field in Settings.model_fields.items():
+        kind = {"action": "store_true"} if field.annotation is bool else {}
+        options.add_argument(
+            f"--{name.replace('_', '-')}",
+            help=field.description,
+            **kind,  # type: ignore[arg-type]
+        )
+    return options
 
 
 def _explained(error: ValidationError) -> Iterator[str]:
