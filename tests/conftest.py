@@ -27,6 +27,7 @@ from hms_memory_gateway.application import create_app
 from hms_memory_gateway.connection import Connect
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
+from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.protocol import BoundedHead
 from hms_memory_gateway.settings import Settings
 from hms_memory_tool.session import EngineSession, open_stdio
@@ -136,11 +137,13 @@ Serve = Callable[..., AbstractContextManager[Gateway]]
 
 
 @contextmanager
-def serving(settings: Settings, connect: Connect) -> Generator[Gateway]:
+def serving(
+    settings: Settings, connect: Connect, folders: Folders | None = None
+) -> Generator[Gateway]:
     """Serve an application on a free port of loopback, in a thread of its own."""
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect),
+            create_app(settings, connect, folders=folders),
             port=0,
             lifespan="on",
             log_config=None,
@@ -179,7 +182,8 @@ def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
     def start(**options: Any) -> AbstractContextManager[Gateway]:
         folder = options.pop("data_dir", None) or tmp_path_factory.mktemp("data")
         settings = Settings(data_dir=Path(folder), **options)
-        return serving(settings, embedded(engine.path, settings, os.environ))
+        connect = embedded(engine.path, settings, os.environ)
+        return serving(settings, connect, Folders(settings.data_dir))
 
     return start
 

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+import anyio
 from fastapi import FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -14,24 +15,32 @@ from .access import Access
 from .blocks import Blocks
 from .connection import Connect
 from .documentation import DESCRIPTION
+from .folders import Folders
 from .idempotency import Answers
+from .maintenance import Maintenance
 from .middleware import Boundary
 from .pool import Pool
 from .problems import CallerFault, InternalFault, MethodRefused, RouteMissing, response
 from .readiness import Readiness
-from .routes import memory, operations
+from .routes import memory, namespaces, operations
 from .settings import Settings
 
 _ROUTING_FAULTS: Mapping[int, type[CallerFault]] = {404: RouteMissing, 405: MethodRefused}
 
 
-def create_app(settings: Settings, connect: Connect, readiness: Readiness | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    connect: Connect,
+    readiness: Readiness | None = None,
+    folders: Folders | None = None,
+) -> FastAPI:
     """Build the gateway.
 
     Args:
         settings: as the operator wants it.
         connect: opens the store of a namespace.
         readiness: answers `/readyz`; without it, the gateway is ready until it stops.
+        folders: where embedded stores lie; without them, none is compacted.
 
     Returns:
         An ASGI application for one process: it owns the stores that it opens.
@@ -39,18 +48,25 @@ def create_app(settings: Settings, connect: Connect, readiness: Readiness | None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any]]:
-        async with Pool(
-            connect,
-            max_connections=settings.max_connections,
-            idle_seconds=settings.idle_seconds,
-            acquire_seconds=settings.acquire_seconds,
-            drain_seconds=settings.drain_seconds,
-        ) as pool:
+        async with (
+            Pool(
+                connect,
+                max_connections=settings.max_connections,
+                idle_seconds=settings.idle_seconds,
+                acquire_seconds=settings.acquire_seconds,
+                drain_seconds=settings.drain_seconds,
+            ) as pool,
+            anyio.create_task_group() as tasks,
+        ):
+            maintenance = Maintenance(pool, folders, settings.forget_seconds)
+            tasks.start_soon(maintenance.run)
             yield {
-                "blocks": Blocks(pool, Answers()),
+                "blocks": Blocks(pool, Answers(), forgets_at_once=settings.forget_seconds == 0),
+                "maintenance": maintenance,
                 "settings": settings,
                 "readiness": readiness or Readiness([], lambda: pool.is_closing),
             }
+            tasks.cancel_scope.cancel()
 
     # Its documentation page asks no other host for its scripts: gateways run in closed networks.
     app = FastAPIOffline(
@@ -64,6 +80,7 @@ def create_app(settings: Settings, connect: Connect, readiness: Readiness | None
     app.add_middleware(Boundary, access=Access(settings))
     app.add_exception_handler(HTTPException, _routing_fault)
     app.include_router(memory.router)
+    app.include_router(namespaces.router)
     app.include_router(operations.router)
     return app
 

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
-from filelock import FileLock, Timeout
 
 from .application import create_app
 from .connection import Connect
 from .embedded import embedded
 from .engine import Engine
+from .folders import Folders
+from .ownership import FolderTaken, owned
 from .protocol import BoundedHead
 from .readiness import Check, Readiness, answers, can_keep, can_run
 from .settings import Settings
@@ -52,7 +53,8 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     with _owned(settings.data_dir):
         logger.info("hms-mcp %s at %s (%s)", engine.version, engine.path, engine.reason)
         logger.info("stores are kept in %s", settings.data_dir)
-        return _run(settings, embedded(engine.path, settings, environ), checks)
+        connect = embedded(engine.path, settings, environ)
+        return _run(settings, connect, checks, Folders(settings.data_dir))
 
 
 def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> int:
@@ -67,11 +69,16 @@ def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> in
     return _run(settings, shared(url, settings, environ), [("engine_unreachable", answers(url))])
 
 
-def _run(settings: Settings, connect: Connect, checks: Sequence[tuple[str, Check]]) -> int:
+def _run(
+    settings: Settings,
+    connect: Connect,
+    checks: Sequence[tuple[str, Check]],
+    folders: Folders | None = None,
+) -> int:
     readiness = Readiness(checks, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect, readiness),
+            create_app(settings, connect, readiness, folders),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -91,19 +98,14 @@ def _run(settings: Settings, connect: Connect, checks: Sequence[tuple[str, Check
 
 @contextmanager
 def _owned(data_dir: Path) -> Generator[None]:
-    """Be the one gateway of a data folder: a store can be open in one process alone."""
-    lock = FileLock(data_dir / ".gateway.lock")
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
+        with owned(data_dir):
+            yield
+    except FolderTaken:
         raise CannotServe(
             f"Another gateway uses the data folder {data_dir}. Send requests to that one, or give "
             "this one a folder of its own with --data-dir or HMS_GATEWAY_DATA_DIR."
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _make(data_dir: Path) -> None:
