@@ -44,6 +44,12 @@ FIGURES: pytest.StashKey[Counter[str]] = pytest.StashKey()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How long the fault suite is, and which one."""
+    parser.addoption(
+        "--compaction-runs",
+        type=int,
+        default=12,
+        help="how often somebody is killed in a compaction",
+    )
     parser.addoption("--fault-commands", type=int, default=400, help="commands under faults")
     parser.addoption("--move-stride", type=int, default=400, help="writes between two kills")
     parser.addoption("--fault-seed", type=int, default=None, help="repeat the faults of a seed")

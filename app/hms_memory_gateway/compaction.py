@@ -25,8 +25,8 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Told how many memories are done, and of how many."""
 
 _PAGE = 50  # whole memories held at once, of each store
-_FEW = 16  # changes that are left for the exchange itself: some milliseconds
-_ROUNDS = 20  # of catching up with a writer, and of waiting for a quiet instant
+_FEW = 4  # changes that are left for the exchange itself: some milliseconds
+_ROUNDS = 8  # of catching up with a writer, and of waiting for a quiet instant
 _INSTANT_SECONDS = 0.002  # the engine's clock counts milliseconds
 
 
@@ -93,6 +93,7 @@ class Copying:
         self._is_patient = is_patient
         self._progress = progress
         self._rested_at = anyio.current_time()
+        self._is_after_record = False
         self.memories = 0
         self.has_remains = False  # what was edited or deleted while the new store was filled
         self.wait_seconds = 0.0
@@ -114,7 +115,7 @@ class Copying:
     async def catch_up(self, new: HmsStore) -> None:
         """Copy what has been written since, until that is little."""
         for _ in range(_ROUNDS):
-            await self._apply(new, self._changes.take())
+            await self._apply(new)
             if len(self._changes) <= _FEW:
                 return
 
@@ -162,10 +163,9 @@ class Copying:
         """
         for _ in range(_ROUNDS):
             started = anyio.current_time()
-            is_alone = is_exchanged = False
+            is_exchanged = False
             with anyio.move_on_after(wait_seconds):
                 async with files.alone():
-                    is_alone = True
                     await self._finish(new)
                     with anyio.CancelScope(shield=True):
                         await exchange()
@@ -173,32 +173,43 @@ class Copying:
             self.wait_seconds = max(self.wait_seconds, anyio.current_time() - started)
             if is_exchanged:
                 return
-            if is_alone:  # a copy may still be on its way, and would come too late
-                break
-            await self.catch_up(new)
+            await self._apply(new)
         raise CompactionGaveWay("commands kept coming")
 
-    async def _finish(self, new: HmsStore) -> None:
+    async def _apply(self, new: HmsStore) -> list[str]:
+        """Copy what has changed, and return what that was."""
         keys = self._changes.take()
-        await self._apply(new, keys)
-        for key in keys:
+        try:
+            for key in keys:
+                self.has_remains |= not await self._copy(new, key)
+        except BaseException:
+            self._changes.add(keys)
+            raise
+        return keys
+
+    async def _finish(self, new: HmsStore) -> None:
+        for key in await self._apply(new):
             if not _is_same(await _found(self._old, key), await _found(new, key)):
                 raise _difference()
 
-    async def _apply(self, new: HmsStore, keys: Iterable[str]) -> None:
-        for key in keys:
-            self.has_remains |= await _found(new, key) is not None
-            await self._copy(new, key)
-
-    async def _copy(self, new: HmsStore, key: str) -> None:
+    async def _copy(self, new: HmsStore, key: str) -> bool:
+        """Copy a memory, or its absence; whether there was none of it."""
         document = await _found(self._old, key)
-        if document is None:
-            await new.delete([key])
-            return
-        await new.put(document)
-        if key.startswith(RECORD_PREFIX):
-            # What was written after a deletion began has to be younger than its record.
+        await self._keep_order(key)
+        # Whoever gives up waits for this one: it must not arrive behind a later one.
+        with anyio.CancelScope(shield=True):
+            if document is None:
+                is_new = await new.delete([key]) == 0
+            else:
+                is_new = await new.put(document)
+        return is_new
+
+    async def _keep_order(self, key: str) -> None:
+        """What was written after a deletion began has to be younger than its record."""
+        is_record = key.startswith(RECORD_PREFIX)
+        if self._is_after_record and not is_record:
             await anyio.sleep(_INSTANT_SECONDS)
+        self._is_after_record = is_record
 
     def _differ(self, key: str) -> None:
         if key not in self._changes:

@@ -169,6 +169,8 @@ class Connection:
                 watchers.start_soon(memory.upkeep.run)
             await self._stopped.wait()
             watchers.cancel_scope.cancel()
+        if memory.upkeep:
+            memory.upkeep.end()  # cancelled before it began, it would leave somebody waiting
 
     async def _watch_end(self, memory: Memory) -> None:
         await memory.ended.wait()

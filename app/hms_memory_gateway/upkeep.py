@@ -60,6 +60,7 @@ class Upkeep:
         self._orders: list[_Order] = []
         self._woken = anyio.Event()
         self._rest_until = -1.0
+        self._has_ended = False
         self.is_running = False
 
     @property
@@ -83,7 +84,12 @@ class Upkeep:
                     with anyio.move_on_after(_LOOK_SECONDS):
                         await self._woken.wait()
         finally:
-            self._answer(self._orders, CompactionGaveWay("the store was closed"))
+            self.end()
+
+    def end(self) -> None:
+        """Tell those who wait that there will be no compaction any more."""
+        self._has_ended = True
+        self._answer(self._orders, CompactionGaveWay("the store was closed"))
 
     def wake(self) -> None:
         """Look now."""
@@ -102,6 +108,8 @@ class Upkeep:
             CompactionGaveWay: the store was closed meanwhile, or commands kept coming.
             Unavailable: it failed; the store is as it was.
         """
+        if self._has_ended:
+            raise CompactionGaveWay("the store was closed")
         order = _Order(progress, is_patient)
         self._orders.append(order)
         self.wake()

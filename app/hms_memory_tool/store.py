@@ -150,15 +150,18 @@ class HmsStore:
         return _document((await self._ask("get", {"id": key}))["memory"])
 
     async def create(self, document: Document) -> str:
-        return await self._remember(_tagged(document), {"create_only": True})
+        version: str = (await self._remember(_tagged(document), {"create_only": True}))["version"]
+        return version
 
     async def replace(self, document: Document, text: str) -> str:
         ours = replace(_tagged(document), text=text)
-        return await self._remember(ours, {"if_version": document.version})
+        version: str = (await self._remember(ours, {"if_version": document.version}))["version"]
+        return version
 
-    async def put(self, document: Document) -> None:
-        """Write a document just as it is, whatever its key holds."""
-        await self._remember(document, {})
+    async def put(self, document: Document) -> bool:
+        """Write a document just as it is, whatever its key holds; whether that was nothing."""
+        is_new: bool = (await self._remember(document, {}))["created"]
+        return is_new
 
     async def delete(self, keys: Sequence[str]) -> int:
         deleted: int = (await self._write("forget", {"ids": list(keys)}))["deleted"]
@@ -197,7 +200,7 @@ class HmsStore:
         answer = await self._ask("list", arguments)
         return answer["memories"], answer["next_cursor"]
 
-    async def _remember(self, document: Document, condition: dict[str, Any]) -> str:
+    async def _remember(self, document: Document, condition: dict[str, Any]) -> Mapping[str, Any]:
         arguments: dict[str, Any] = {
             "id": document.key,
             "text": document.text,
@@ -210,8 +213,7 @@ class HmsStore:
             arguments["title"] = document.title
         if document.metadata:
             arguments["metadata"] = dict(document.metadata)
-        version: str = self._own(await self._write("remember", arguments))["version"]
-        return version
+        return self._own(await self._write("remember", arguments))
 
     async def _ask(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
         try:
