@@ -14,6 +14,7 @@ ROUTES = {
     ("post", "/memory/recall"),
     ("post", "/memory/tool-results"),
     ("get", "/memory/tools"),
+    ("post", "/namespaces/{name}/compact"),
     ("get", "/healthz"),
     ("get", "/readyz"),
 }

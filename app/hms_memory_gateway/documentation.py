@@ -327,6 +327,17 @@ COMPACT = _route(
     ),
 )
 
+COMPACT["openapi_extra"]["parameters"] = [
+    {
+        "name": "name",
+        "in": "path",
+        "required": True,
+        "description": "The value of `X-Memory-Namespace`, percent-encoded, or the store's name.",
+        "schema": {"type": "string", "minLength": 1},
+        "example": "user-42",
+    }
+]
+
 _STATUS_SCHEMA = _object("Status", {"status": {"type": "string"}})
 HEALTHZ = _route(_STATUS_SCHEMA, {"ok": {"status": "ok"}}, (InternalFault,))
 READYZ = _route(_STATUS_SCHEMA, {"ready": {"status": "ready"}}, (InternalFault,))

@@ -12,11 +12,12 @@ router = APIRouter(prefix="/namespaces", tags=["namespaces"], default_response_c
 
 
 @router.post("/{name:path}/compact", **documentation.COMPACT)
-async def compact(name: str, request: Request) -> JSONResponse:
+async def compact(request: Request) -> JSONResponse:
     """Rewrite the store of a namespace with what is live alone.
 
     `{name}` is the value of `X-Memory-Namespace`, percent-encoded. What was edited or deleted
     before is then in no file of the data folder. Commands go on meanwhile; `wait_seconds` is the
     longest that one can have waited.
     """
+    name = request.path_params["name"]
     return JSONResponse(asdict(await request.state.maintenance.compact(name)))
