@@ -59,14 +59,14 @@ class Upkeep:
         self._limiter = limiter
         self._orders: list[_Order] = []
         self._woken = anyio.Event()
-        self._rest_until = -1.0
+        self._rest_until = self._retry_at = -1.0
         self._has_ended = False
         self.is_running = False
 
     @property
     def is_due(self) -> bool:
         """Whether the store should be compacted now, for all that is known here."""
-        return anyio.current_time() >= self._rest_until and self._is_large()
+        return anyio.current_time() >= self._retry_at and self._is_large()
 
     @property
     def has_remains(self) -> bool:
@@ -77,7 +77,7 @@ class Upkeep:
         """Look after the store for as long as it is open; cancelled when it closes."""
         try:
             while True:
-                if self._orders or self.is_due:
+                if self._orders or (anyio.current_time() >= self._rest_until and self.is_due):
                     await self._compact_once()
                 self._woken = anyio.Event()
                 if not self._orders:
@@ -92,7 +92,8 @@ class Upkeep:
         self._answer(self._orders, CompactionGaveWay("the store was closed"))
 
     def wake(self) -> None:
-        """Look now."""
+        """Look now, however short ago the last compaction was."""
+        self._rest_until = -1.0
         self._woken.set()
 
     async def compact(
@@ -133,9 +134,9 @@ class Upkeep:
             outcome = error if isinstance(error, MemoryFault) else Unavailable(str(error))
         finally:
             self.is_running = False
-            seconds = anyio.current_time() - started
-            rest = seconds * _SHARE if isinstance(outcome, Compacted) else _RETRY_SECONDS
-            self._rest_until = anyio.current_time() + rest
+            now = anyio.current_time()
+            self._rest_until = now + (now - started) * _SHARE
+            self._retry_at = now if isinstance(outcome, Compacted) else now + _RETRY_SECONDS
             self._answer(orders, outcome)
         if isinstance(outcome, Compacted):
             self._log(
