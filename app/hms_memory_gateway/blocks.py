@@ -4,7 +4,6 @@ A refusal is an answer for Claude; everything else that goes wrong is the bounda
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from hms_memory_tool.commands import (
@@ -83,14 +82,12 @@ class Blocks:
         return _answer(done)
 
     async def _forget(self, namespace: str) -> None:
-        for _ in range(_TRIES - 1):
-            with suppress(CompactionGaveWay):
-                await self._pool.forget(namespace)
-                return
-        try:
-            await self._pool.forget(namespace)
-        except Unavailable as fault:
-            raise NotForgotten(str(fault)) from fault
+        for tried in range(1, _TRIES + 1):
+            try:
+                return await self._pool.forget(namespace)
+            except Unavailable as fault:
+                if tried == _TRIES or not isinstance(fault, CompactionGaveWay):
+                    raise NotForgotten(str(fault)) from fault
 
     async def recall(self, namespace: str, given: object) -> Answer:
         """Run the `input` of a `memory_recall` block.
