@@ -55,7 +55,8 @@ def _machine(engine: Engine) -> str:
     load = os.getloadavg()[0]
     python = platform.python_version()
     return (
-        f"{engine.version}, Python {python}, {os.cpu_count()} cores, load {load:.1f} at the start"
+        f"hms-mcp {engine.version}, Python {python}, {os.cpu_count()} cores, "
+        f"load {load:.1f} at the start"
     )
 
 
