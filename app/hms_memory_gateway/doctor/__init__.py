@@ -4,7 +4,7 @@ Safe beside a running gateway: its stores are not opened, and what is tried is t
 its own beside them, which is removed.
 """
 
-from .checks import Given
+from .checks import Given, examine
 from .report import report
 
-__all__ = ["Given", "report"]
+__all__ = ["Given", "examine", "report"]

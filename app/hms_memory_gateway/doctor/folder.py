@@ -91,7 +91,7 @@ def space(case: Case) -> Finding:
     """There is room for stores, in bytes and in files."""
     disk = os.statvfs(case.ground)
     free, files = disk.f_bavail * disk.f_frsize, disk.f_favail
-    found = f"{free / 1e9:,.1f} GB free"
+    found = f"{free / 1e9:,.2f} GB free"
     figures = {"free_bytes": free}
     advice = f"Make room, or {_ELSEWHERE}."
     if disk.f_files:  # some file systems make inodes as they need them
@@ -153,14 +153,15 @@ def owned(case: Case) -> Finding:
 def private(case: Case) -> Finding:
     """Nobody else can read what is kept: a sample, since there may be a million files."""
     folder = case.settings.data_dir
-    modes = {path: mode for path in _kept(folder) if (mode := _open_to_others(path))}
-    inside = {path: mode for path, mode in modes.items() if path != folder}
     advice = f"Close it with: chmod -R go= '{folder}'"
-    if bad := next((path for path, mode in inside.items() if mode & stat.S_IRWXO), None):
-        return failure(f"every user of this machine can open {bad}", advice)
-    if bad := next(iter(modes), None):
-        return warning(f"other users can open {bad} (mode {bad.stat().st_mode & 0o777:o})", advice)
-    return ok("what is kept is its owner's alone")
+    modes = {path: mode for path in _kept(folder) if (mode := _open_to_others(path))}
+    for path, mode in modes.items():
+        # that the folder itself can be read shows names of stores, and opens none of them
+        if mode & (stat.S_IWOTH if path == folder else stat.S_IRWXO):
+            return failure(f"every user of this machine can open {path}", advice)
+    if modes:
+        return warning(f"other users can open {next(iter(modes))}", advice)
+    return ok("what is kept is open to its owner alone")
 
 
 def _kept(folder: Path) -> Iterator[Path]:

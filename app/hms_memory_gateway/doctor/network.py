@@ -142,10 +142,9 @@ def shared_engine(case: Case) -> Finding:
     url = case.settings.hms_url or ""
     try:
         version = anyio.run(_ask, url, case)
-    except ToolFailed:  # it knows no argument `namespace`
+    except ToolFailed as refusal:
         return failure(
-            f"the hms-mcp at {url} has one store for all namespaces",
-            "Start it with --namespace-arg.",
+            f"the hms-mcp at {url} takes no namespace ({refusal})", "Start it with --namespace-arg."
         )
     except MemoryFault as fault:
         return failure(f"no session with the hms-mcp at {url}", str(fault))
