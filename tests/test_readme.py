@@ -11,10 +11,14 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.problems import STATUS, CallerFault, retry_headers, told
 from hms_memory_gateway.settings import PREFIX, Settings
 
 from .conftest import Gateway
+from .test_cli import environment, run
+from .test_doctor import OF_THE_MACHINE
+from .test_tools import free_port
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -56,6 +60,37 @@ def test_the_session_answers_as_printed(gateway: Gateway) -> None:
         assert "localhost:8080" in command
         sent = command.replace("localhost:8080", gateway.http.base_url.netloc.decode())
         assert curl(sent) == output
+
+
+def test_the_doctor_says_what_is_printed(engine: Engine, tmp_path: Path) -> None:
+    """But for numbers, and for what a machine has its own answer to."""
+    (example,) = [block for block in blocks("text") if " doctor " in block]
+    first, *printed = example.splitlines()
+    assert first == "$ hms-memory-gateway doctor --data-dir /srv/memory"
+    store = tmp_path / "stores" / "alice"
+    store.mkdir(parents=True)
+    for path, mode in ((store, 0o755), (store.parent, 0o700), (tmp_path, 0o700)):
+        path.chmod(mode)
+    environ = {**environment(engine, tmp_path), "HMS_GATEWAY_TOKEN": "short"}
+    ended = run(environ, "doctor", "--port", str(free_port()))
+    assert ended.returncode == 1
+    said = ended.stdout.replace(str(tmp_path), "/srv/memory")
+    said = said.replace(str(engine.path), "/usr/local/bin/hms-mcp")
+    assert steady(said.splitlines()) == steady(printed)
+
+
+def steady(lines: list[str]) -> list[str]:
+    """What the doctor says anywhere: not its numbers, nor what it thinks of a machine."""
+    kept: list[str] = []
+    own = False
+    for line in lines[:-1]:  # the last one counts
+        name = line[9:25].strip()
+        own = name in OF_THE_MACHINE or (own and not name)
+        if not own:
+            kept.append(re.sub(r"\d[\d.,]*", "0", line))
+        elif name:
+            kept.append(name)
+    return kept
 
 
 def rows(heading: str) -> list[list[str]]:

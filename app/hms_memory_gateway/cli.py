@@ -1,4 +1,4 @@
-"""The command line: serve (without a command), or show the engine."""
+"""The command line: serve (without a command), show the engine, or look for what is wrong."""
 
 import argparse
 import logging
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from .compact_command import compact_stores
+from .doctor import Given, report
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
 from .problems import CompactionUnsupported
 from .server import CannotServe, serve, serve_shared
@@ -73,6 +74,18 @@ def _compact(given: Mapping[str, Any]) -> int:
     return compact_stores(settings, _engine, os.environ, given["name"])
 
 
+def _examine(given: Mapping[str, Any]) -> int:
+    logging.getLogger().setLevel(logging.WARNING)  # what it tries is no news
+    settings, wrong = None, list[str]()
+    try:
+        settings = _settings(given)
+    except ValidationError as error:
+        wrong = list(_explained(error))
+    unknown = list(_unknown(os.environ))
+    set_up = Given(settings=settings, wrong=wrong, unknown=unknown, environ=os.environ)
+    return report(set_up, default_cache(), as_json=given.get("json", False))
+
+
 def _settings(given: Mapping[str, Any]) -> Settings:
     return Settings(**{name: given[name] for name in _fields() if name in given})
 
@@ -121,6 +134,14 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("name", nargs="?", help="namespace, or name of its store")
     which.add_argument("--all", action="store_true", help="every store, one after the other")
     compact.set_defaults(run=_compact)
+    doctor = commands.add_parser(
+        "doctor",
+        parents=[options],
+        argument_default=argparse.SUPPRESS,
+        help="check all that a gateway needs, and say what to do about what is wrong",
+    )
+    doctor.add_argument("--json", action="store_true", help="for scripts: one JSON object")
+    doctor.set_defaults(run=_examine)
     return parser
 
 
