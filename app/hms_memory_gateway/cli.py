@@ -1,4 +1,4 @@
-"""The command line: serve (without a command), or show the engine."""
+"""The command line: serve (without a command), show the engine, or divide namespaces."""
 
 import argparse
 import logging
@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
+from .ring import RingInvalid
+from .ring_commands import add_ring
 from .server import CannotServe, serve, serve_shared
 from .settings import PREFIX, Settings
 
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(given)
     except ValidationError as error:
         _say("\n".join(_explained(error)), sys.stderr)
+        return 2
+    except RingInvalid as error:
+        _say(str(error), sys.stderr)
         return 2
     except (EngineMissing, CannotServe) as error:
         _say(str(error), sys.stderr)
@@ -96,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "engine", help="say which hms-mcp is used and why, and install it if there is none"
     )
     engine.set_defaults(run=_show_engine)
+    add_ring(commands)
     return parser
 
 
