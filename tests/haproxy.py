@@ -67,6 +67,10 @@ class HAProxy:
         """All that it has logged."""
         return (self._folder / "log").read_text()
 
+    def requests(self) -> list[tuple[str, str]]:
+        """Backend and status of each request that it has logged."""
+        return re.findall(r"^\S+ [A-Z]+ (\S+?)/\S+ (\d+) ", self.log(), re.MULTILINE)
+
     def wait_for_log(self, request_id: str) -> None:
         """Until a request is in the log."""
         until(lambda: f"{request_id} " in self.log())
