@@ -131,7 +131,8 @@ class Peer:
                     self.wfile.write(peer.name.encode())
 
             def do_POST(self) -> None:
-                """Take the request, and die."""
+                """Take all of the request, and hang up."""
+                self.rfile.read(int(self.headers["Content-Length"]))
                 peer.namespaces.append(self.headers.get_all("X-Memory-Namespace") or [])
 
             def log_message(self, *arguments: object) -> None:
