@@ -1,4 +1,4 @@
-"""The command line: serve (without a command), show the engine, or look for what is wrong."""
+"""The command line: serve (without a command), or one of the commands beside it."""
 
 import argparse
 import logging
@@ -14,6 +14,8 @@ from .compact_command import compact_stores
 from .doctor import Given, report
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
 from .problems import CompactionUnsupported
+from .ring import RingInvalid
+from .ring_commands import add_ring
 from .server import CannotServe, serve, serve_shared
 from .settings import PREFIX, Settings
 
@@ -42,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return command(given)
     except ValidationError as error:
         _say("\n".join(_explained(error)), sys.stderr)
+        return 2
+    except RingInvalid as error:
+        _say(str(error), sys.stderr)
         return 2
     except (EngineMissing, CannotServe) as error:
         _say(str(error), sys.stderr)
@@ -142,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="for scripts: one JSON object")
     doctor.set_defaults(run=_examine)
+    add_ring(commands)
     return parser
 
 
