@@ -18,10 +18,15 @@ declare -A namespaces process
 trap clean_up EXIT
 
 clean_up() {
-    kill "${namespaces[@]}" 2>/dev/null || true
+    local one
+    for one in "${namespaces[@]}"; do
+        pkill -KILL --parent "$one" || true
+    done
     wait
+    if mountpoint -q "$work/root"; then
+        umount --recursive "$work/root"
+    fi
     buildah rm "$container" >/dev/null
-    umount --recursive "$work/root"
     rm -r "$work"
 }
 
@@ -31,7 +36,7 @@ say() {
 
 fail() {
     say "FAILED: $*"
-    tail -n 20 "$work"/*.log
+    find "$work" -maxdepth 1 -name '*.log' -exec tail -n 20 {} +
     exit 1
 }
 
@@ -47,6 +52,7 @@ mapfile -t gateway < <(configured Cmd)
 mapfile -t health < <(configured Healthcheck.Test | sed 1d)
 mapfile -t engine < <(sed -n '/^      - hms-mcp$/,/^    [a-z]/s/^      - //p' compose.yaml)
 user=$(buildah inspect --format '{{.Docker.Config.User}}' "$container")
+[ "${user%:*}" -gt 0 ] || fail "it runs as root"
 
 root=$work/root
 data=$work/data
@@ -72,7 +78,7 @@ become() {
     done
     shift
     # shellcheck disable=SC2016 # it is for the shell in the namespaces
-    exec unshare --mount --pid --fork --kill-child \
+    exec unshare --mount --pid --fork \
         sh -c 'mount -t proc proc "$1/proc" && exec chroot "$@"' sh "$root" \
         setpriv --reuid "${user%:*}" --regid "${user#*:}" --clear-groups \
         --no-new-privs --inh-caps=-all --bounding-set=-all \
@@ -158,9 +164,9 @@ check_agent() {
 }
 
 say "on all addresses without a token"
-if (become -- "${gateway[@]}") >"$work/open.log" 2>&1; then
-    fail "it serves strangers"
-fi
+start open -- "${gateway[@]}"
+timeout 20 tail --pid "${namespaces[open]}" -f /dev/null || fail "it serves strangers"
+unset "namespaces[open]"
 grep -q 'there is no token' "$work/open.log" || fail "it does not say why it ends"
 say "  refused"
 
