@@ -27,8 +27,10 @@ from hms_memory_gateway.application import create_app
 from hms_memory_gateway.connection import Connect
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.protocol import BoundedHead
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import HmsStore
 
@@ -136,11 +138,13 @@ Serve = Callable[..., AbstractContextManager[Gateway]]
 
 
 @contextmanager
-def serving(settings: Settings, connect: Connect) -> Generator[Gateway]:
+def serving(
+    settings: Settings, connect: Connect, telemetry: Telemetry | None = None
+) -> Generator[Gateway]:
     """Serve an application on a free port of loopback, in a thread of its own."""
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect),
+            create_app(settings, connect, telemetry=telemetry),
             port=0,
             lifespan="on",
             log_config=None,
@@ -178,8 +182,12 @@ def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 
     def start(**options: Any) -> AbstractContextManager[Gateway]:
         folder = options.pop("data_dir", None) or tmp_path_factory.mktemp("data")
+        tracing = options.pop("tracing", None)
         settings = Settings(data_dir=Path(folder), **options)
-        return serving(settings, embedded(engine.path, settings, os.environ))
+        metrics = Metrics(engine_version=engine.version, data_dir=settings.data_dir)
+        telemetry = Telemetry(metrics, tracing)
+        connect = embedded(engine.path, settings, os.environ, telemetry.calls)
+        return serving(settings, connect, telemetry)
 
     return start
 

@@ -5,49 +5,64 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 
 from .access import Access
 from .blocks import Blocks
+from .collectors import PoolFigures
 from .connection import Connect
 from .documentation import DESCRIPTION
 from .idempotency import Answers
+from .metrics import Metrics
 from .middleware import Boundary
 from .pool import Pool
 from .problems import CallerFault, InternalFault, MethodRefused, RouteMissing, response
 from .readiness import Readiness
 from .routes import memory, operations
 from .settings import Settings
+from .telemetry import Telemetry
 
 _ROUTING_FAULTS: Mapping[int, type[CallerFault]] = {404: RouteMissing, 405: MethodRefused}
 
 
-def create_app(settings: Settings, connect: Connect, readiness: Readiness | None = None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    connect: Connect,
+    readiness: Readiness | None = None,
+    telemetry: Telemetry | None = None,
+) -> FastAPI:
     """Build the gateway.
 
     Args:
         settings: as the operator wants it.
         connect: opens the store of a namespace.
         readiness: answers `/readyz`; without it, the gateway is ready until it stops.
+        telemetry: measures and traces; without it, figures are kept and nothing is traced.
 
     Returns:
         An ASGI application for one process: it owns the stores that it opens.
     """
+    telemetry = telemetry or Telemetry(Metrics())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any]]:
+        answers = Answers()
         async with Pool(
-            connect,
+            telemetry.opening(connect),
             max_connections=settings.max_connections,
             idle_seconds=settings.idle_seconds,
             acquire_seconds=settings.acquire_seconds,
             drain_seconds=settings.drain_seconds,
+            waiting=telemetry.waiting,
         ) as pool:
+            telemetry.metrics.watch(PoolFigures(pool, answers))
             yield {
-                "blocks": Blocks(pool, Answers()),
+                "blocks": Blocks(pool, answers, telemetry),
+                "metrics": telemetry.metrics,
                 "settings": settings,
                 "readiness": readiness or Readiness([], lambda: pool.is_closing),
             }
@@ -61,11 +76,18 @@ def create_app(settings: Settings, connect: Connect, readiness: Readiness | None
         redirect_slashes=False,
         redoc_url=None,
     )
-    app.add_middleware(Boundary, access=Access(settings))
+    app.add_middleware(Boundary, access=Access(settings), telemetry=telemetry)
     app.add_exception_handler(HTTPException, _routing_fault)
     app.include_router(memory.router)
     app.include_router(operations.router)
+    telemetry.metrics.expect(_methods(app, memory.router, operations.router))
     return app
+
+
+def _methods(*routers: FastAPI | APIRouter) -> dict[str, set[str]]:
+    """The methods of every route, by its template."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+    return {route.path: route.methods or set() for route in routes}
 
 
 def _routing_fault(request: Request, error: Exception) -> Response:

@@ -25,8 +25,10 @@ from hms_memory_tool.keys import Attempt, Key
 from hms_memory_tool.results import Recalled, render
 
 from .idempotency import Answer, Answers
+from .metrics import RECALL
 from .pool import Pool
 from .problems import BodyInvalid
+from .telemetry import Telemetry
 
 T = TypeVar("T")
 _TRIES = 3
@@ -38,11 +40,13 @@ class Blocks:
     Args:
         pool: the connections.
         answers: what has been answered under idempotency keys.
+        telemetry: measures and traces each command.
     """
 
-    def __init__(self, pool: Pool, answers: Answers) -> None:
+    def __init__(self, pool: Pool, answers: Answers, telemetry: Telemetry) -> None:
         self._pool = pool
         self._answers = answers
+        self._telemetry = telemetry
 
     async def execute(self, namespace: str, given: object, key: str | None = None) -> Answer:
         """Run the `input` of a `memory` block; what is wrong with it never reaches an engine.
@@ -59,6 +63,7 @@ class Blocks:
         try:
             command = parse_command(given)
         except Refused as refusal:
+            self._telemetry.metrics.refused()
             return _answer(str(refusal), is_error=True)
         if key is None:
             return await self._run(namespace, command, Attempt())
@@ -70,7 +75,9 @@ class Blocks:
     async def _run(self, namespace: str, command: Command, attempt: Attempt) -> Answer:
         """Execute a command, a refusal being an answer, too."""
         try:
-            return _answer(await self._do(namespace, lambda files: files.execute(command, attempt)))
+            with self._telemetry.command(command.command, namespace):
+                done = await self._do(namespace, lambda files: files.execute(command, attempt))
+            return _answer(done)
         except Refused as refusal:
             return _answer(str(refusal), is_error=True)
 
@@ -81,8 +88,10 @@ class Blocks:
             Unavailable: the store gave no answer.
         """
         try:
-            request = parse_recall(given)
-            results = await self._do(namespace, lambda files: files.recall(request))
+            with self._telemetry.command(RECALL, namespace) as span:
+                request = parse_recall(given)
+                results = await self._do(namespace, lambda files: files.recall(request))
+                span.found(len(results))
         except Refused as refusal:
             return {**_answer(str(refusal), is_error=True), "results": []}
         return {**_answer(render(results)), "results": [_result(one) for one in results]}
@@ -123,6 +132,8 @@ class Blocks:
         """
         unknown: OutcomeUnknown | None = None
         for tried in range(1, _TRIES + 1):
+            if tried > 1:
+                self._telemetry.metrics.retries.inc()
             try:
                 async with self._pool.lease(namespace) as files:
                     return await work(files)

@@ -2,13 +2,13 @@
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import open_stdio
-from hms_memory_tool.store import HmsStore
+from hms_memory_tool.store import Call, HmsStore
 
 from .connection import Connect, Memory
 from .namespaces import for_log
@@ -35,13 +35,19 @@ _QUIET = ("hms-mcp info", "hms-mcp debug")  # how its less important lines begin
 _DEFAULTS = {"HMS_MCP_MAX_PAGE": "1000"}
 
 
-def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Connect:
+def embedded(
+    binary: Path,
+    settings: Settings,
+    environ: Mapping[str, str],
+    watch: Callable[[Call], Call] = lambda call: call,
+) -> Connect:
     """Make the function that opens a namespace in a child of its own.
 
     Args:
         binary: the hms-mcp to run.
         settings: where stores are kept, and the limits.
         environ: the gateway's environment; `FORWARDED` of it reaches the child.
+        watch: makes of an engine's calls those that are used.
     """
     forwarded = {name: environ[name] for name in FORWARDED if name in environ}
 
@@ -68,7 +74,7 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
             on_stderr=log,
             clean=lambda line: name.sub(for_log(namespace), line),
         ) as session:
-            store = HmsStore(session, namespace)
+            store = HmsStore(watch(session), namespace)
             files = await MemoryFiles.open(
                 store,
                 max_file_bytes=settings.max_file_bytes,
