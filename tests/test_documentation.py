@@ -16,6 +16,7 @@ ROUTES = {
     ("get", "/memory/tools"),
     ("get", "/healthz"),
     ("get", "/readyz"),
+    ("get", "/metrics"),
 }
 
 
