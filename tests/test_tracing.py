@@ -152,6 +152,19 @@ def test_there_are_traces_where_the_environment_names_a_receiver(
     tracing.close()
 
 
+def test_without_the_packages_it_says_so_and_serves() -> None:
+    check = (
+        "import logging, os, sys; logging.basicConfig(); sys.modules['opentelemetry.sdk'] = None; "
+        "from hms_memory_gateway import tracing; "
+        "print(type(tracing.configured({'OTEL_TRACES_EXPORTER': 'otlp'})).__name__)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", check], check=True, capture_output=True, text=True
+    )
+    assert ended.stdout == "Tracing\n"
+    assert "hms-memory-gateway[otel]" in ended.stderr
+
+
 def test_without_a_receiver_nothing_of_it_is_imported() -> None:
     check = (
         "import sys, hms_memory_gateway.server as s; s.configured({}); "

@@ -59,13 +59,13 @@ def create_app(
             drain_seconds=settings.drain_seconds,
             waiting=telemetry.waiting,
         ) as pool:
-            telemetry.metrics.watch(PoolFigures(pool, answers))
-            yield {
-                "blocks": Blocks(pool, answers, telemetry),
-                "metrics": telemetry.metrics,
-                "settings": settings,
-                "readiness": readiness or Readiness([], lambda: pool.is_closing),
-            }
+            with telemetry.metrics.watching(PoolFigures(pool, answers)):
+                yield {
+                    "blocks": Blocks(pool, answers, telemetry),
+                    "metrics": telemetry.metrics,
+                    "settings": settings,
+                    "readiness": readiness or Readiness([], lambda: pool.is_closing),
+                }
 
     # Its documentation page asks no other host for its scripts: gateways run in closed networks.
     app = FastAPIOffline(

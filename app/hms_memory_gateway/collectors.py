@@ -61,7 +61,11 @@ _GAUGES = (
 _COUNTERS = (
     ("pool_opens", "Stores that were opened.", "opened"),
     ("pool_open_failures", "Stores that could not be opened.", "failed"),
-    ("engine_restarts", "Engines that were started in place of one that was lost.", "restarts"),
+    (
+        "engine_restarts",
+        "Engines that were started again after one that died, was wedged or did not start.",
+        "restarts",
+    ),
 )
 
 

@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Literal, TextIO, TypeAlias
 
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 Format: TypeAlias = Literal["auto", "json", "text"]
@@ -86,4 +87,5 @@ def _json() -> logging.Formatter:
         ["levelname", "name", "message"],
         rename_fields={"levelname": "level", "name": "logger"},
         timestamp="time",
+        reserved_attrs=[*RESERVED_ATTRS, "color_message"],  # uvicorn's, the same text once more
     )

@@ -5,7 +5,8 @@ and every series is there from the start: what callers send never adds one, and 
 the first event on. Nothing is kept for a namespace.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -122,17 +123,18 @@ class Metrics:
             "hms_gateway_build", "The versions of gateway and engine.", registry=self._registry
         ).info({"version": version("hms-memory-gateway"), "engine_version": engine_version})
         if data_dir is not None:
-            self.watch(DataDir(data_dir))
+            self._registry.register(DataDir(data_dir))
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def watch(self, collector: Collector) -> None:
-        """Add figures that are somebody else's to count."""
+    @contextmanager
+    def watching(self, collector: Collector) -> Generator[None]:
+        """Add figures that are somebody else's to count, while they are counted."""
         self._registry.register(collector)
-
-    def unwatch(self, collector: Collector) -> None:
-        """Leave them out from now on."""
-        self._registry.unregister(collector)
+        try:
+            yield
+        finally:
+            self._registry.unregister(collector)
 
     def expect(self, routes: Routes) -> None:
         """Name the routes that requests are counted for; all others are one."""

@@ -6,6 +6,7 @@ They hold no memory text, query, path or namespace: a store is the hash that it 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
+from threading import Thread
 
 from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -20,6 +21,7 @@ from .namespaces import for_log
 from .tracing import Span, Tracing
 
 _NAME = "hms-memory-gateway"
+_CLOSE_SECONDS = 3.0  # for what has not been sent
 # Of the conventions' own operations none is for reading a memory by its name.
 OPERATIONS = {
     "view": "read_memory",
@@ -114,7 +116,10 @@ class OpenTelemetry(Tracing):
             yield span
 
     def close(self) -> None:
-        self._provider.shutdown()
+        # Where no receiver answers, the exporter tries for longer than a shutdown can take.
+        closing = Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_SECONDS)
 
     @contextmanager
     def _span(
@@ -146,6 +151,6 @@ def exporting(environ: Mapping[str, str]) -> TracerProvider:
     resource = Resource.create({"service.name": _NAME, "service.version": version(_NAME)})
     if "OTEL_SERVICE_NAME" in environ or "OTEL_RESOURCE_ATTRIBUTES" in environ:
         resource = resource.merge(OTELResourceDetector().detect())
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     return provider

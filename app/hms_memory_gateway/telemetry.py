@@ -72,7 +72,7 @@ class Telemetry:
         @asynccontextmanager
         async def opening(namespace: str) -> AsyncGenerator[Memory]:
             async with AsyncExitStack() as stack:
-                with _work(self._tracing.opening(namespace), CALL_OUTCOMES, opened):
+                with _work(self._tracing.opening(namespace), COMMAND_OUTCOMES, opened):
                     memory = await stack.enter_async_context(connect(namespace))
                 yield memory
 
