@@ -161,9 +161,7 @@ async def test_an_engine_that_comes_after_a_lost_one_is_a_restart(engines: Engin
         await use(pool, "u1", "u2")
         assert pool.stats().get("restarts") == 0
         await elapse(8)
-        engines.engine(
-            "u1"
-        ).ended.set()  # long after its start: no back-off
+        engines.engine("u1").ended.set()  # long after its start: no back-off
         await settle()
         await use(pool, "u1")
         assert pool.stats()["restarts"] == 1
