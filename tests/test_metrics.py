@@ -14,7 +14,7 @@ from hms_memory_gateway.metrics import BUCKETS, OK, Metrics, outcome
 from hms_memory_tool.errors import Refused, TimedOut, VersionConflict
 from hms_memory_tool.store import ToolFailed
 
-from .conftest import Gateway, Serve, processes_with
+from .conftest import Gateway, Serve, engines_in
 
 VIEW = {"command": "view", "path": "/memories"}
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -85,7 +85,7 @@ def test_no_request_adds_a_series(serve: Serve) -> None:
     with serve() as gateway:
         fresh = set(scraped(gateway))
         assert storm(gateway, 3_000, chance) >= {200, 400, 403, 404, 405}
-        for engine in processes_with(f"--data-dir={gateway.settings.data_dir}"):
+        for engine in engines_in(gateway.settings.data_dir):
             os.kill(engine, signal.SIGKILL)
         storm(gateway, 200, chance)
         assert set(scraped(gateway)) == fresh
@@ -138,7 +138,7 @@ def test_a_killed_engine_is_a_close_and_a_restart(serve: Serve) -> None:
         client = gateway.client()
         client.command("view", path="/memories")
         figures = Figures(gateway)
-        (engine,) = processes_with(f"--data-dir={gateway.settings.data_dir}")
+        (engine,) = engines_in(gateway.settings.data_dir)
         os.kill(engine, signal.SIGKILL)
         client.command("view", path="/memories")
         figures.look()

@@ -23,7 +23,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from .conftest import Gateway, Serve, processes_with
+from .conftest import Gateway, Serve, engines_in
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/gateway.json").read_text())
@@ -235,10 +235,8 @@ def test_every_recording_rule_has_a_value(monitored: Monitored) -> None:
 
 
 def test_an_alert_fires_when_engines_are_killed(monitored: Monitored) -> None:
-    data_dir = f"--data-dir={monitored.gateway.settings.data_dir}"
-
     def kills_and_fires() -> bool:
-        for engine in processes_with(data_dir):
+        for engine in engines_in(monitored.gateway.settings.data_dir):
             os.kill(engine, signal.SIGKILL)
         return "HmsGatewayEnginesRestart" in monitored.prometheus.firing()
 

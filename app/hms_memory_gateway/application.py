@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
 
+import anyio
 from fastapi import APIRouter, FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
@@ -16,13 +17,15 @@ from .blocks import Blocks
 from .collectors import PoolFigures
 from .connection import Connect
 from .documentation import DESCRIPTION
+from .folders import Folders
 from .idempotency import Answers
+from .maintenance import Maintenance
 from .metrics import Metrics
 from .middleware import Boundary
 from .pool import Pool
 from .problems import CallerFault, InternalFault, MethodRefused, RouteMissing, response
 from .readiness import Readiness
-from .routes import memory, operations
+from .routes import memory, namespaces, operations
 from .settings import Settings
 from .telemetry import Telemetry
 
@@ -33,6 +36,7 @@ def create_app(
     settings: Settings,
     connect: Connect,
     readiness: Readiness | None = None,
+    folders: Folders | None = None,
     telemetry: Telemetry | None = None,
 ) -> FastAPI:
     """Build the gateway.
@@ -41,6 +45,7 @@ def create_app(
         settings: as the operator wants it.
         connect: opens the store of a namespace.
         readiness: answers `/readyz`; without it, the gateway is ready until it stops.
+        folders: where embedded stores lie; without them, none is compacted.
         telemetry: measures and traces; without it, figures are kept and nothing is traced.
 
     Returns:
@@ -51,21 +56,29 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any]]:
         answers = Answers()
-        async with Pool(
-            telemetry.opening(connect),
-            max_connections=settings.max_connections,
-            idle_seconds=settings.idle_seconds,
-            acquire_seconds=settings.acquire_seconds,
-            drain_seconds=settings.drain_seconds,
-            waiting=telemetry.waiting,
-        ) as pool:
+        async with (
+            Pool(
+                telemetry.opening(connect),
+                max_connections=settings.max_connections,
+                idle_seconds=settings.idle_seconds,
+                acquire_seconds=settings.acquire_seconds,
+                drain_seconds=settings.drain_seconds,
+                waiting=telemetry.waiting,
+            ) as pool,
+            anyio.create_task_group() as tasks,
+        ):
+            maintenance = Maintenance(pool, folders, settings.forget_seconds)
+            tasks.start_soon(maintenance.run)
+            forgets_at_once = settings.forget_seconds == 0
             with telemetry.metrics.watching(PoolFigures(pool, answers)):
                 yield {
-                    "blocks": Blocks(pool, answers, telemetry),
+                    "blocks": Blocks(pool, answers, telemetry, forgets_at_once=forgets_at_once),
+                    "maintenance": maintenance,
                     "metrics": telemetry.metrics,
                     "settings": settings,
                     "readiness": readiness or Readiness([], lambda: pool.is_closing),
                 }
+            tasks.cancel_scope.cancel()
 
     # Its documentation page asks no other host for its scripts: gateways run in closed networks.
     app = FastAPIOffline(
@@ -79,8 +92,9 @@ def create_app(
     app.add_middleware(Boundary, access=Access(settings), telemetry=telemetry)
     app.add_exception_handler(HTTPException, _routing_fault)
     app.include_router(memory.router)
+    app.include_router(namespaces.router)
     app.include_router(operations.router)
-    telemetry.metrics.expect(_methods(app, memory.router, operations.router))
+    telemetry.metrics.expect(_methods(app, memory.router, namespaces.router, operations.router))
     return app
 
 

@@ -4,12 +4,14 @@ A refusal is an answer for Claude; everything else that goes wrong is the bounda
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from hms_memory_tool.commands import (
     MEMORY_TOOL,
     RECALL_TOOL,
     Command,
+    View,
     parse_command,
     parse_recall,
 )
@@ -27,7 +29,7 @@ from hms_memory_tool.results import Recalled, render
 from .idempotency import Answer, Answers
 from .metrics import RECALL
 from .pool import Pool
-from .problems import BodyInvalid
+from .problems import BodyInvalid, CompactionGaveWay, NotForgotten
 from .telemetry import Telemetry
 
 T = TypeVar("T")
@@ -41,12 +43,21 @@ class Blocks:
         pool: the connections.
         answers: what has been answered under idempotency keys.
         telemetry: measures and traces each command.
+        forgets_at_once: whether what a command replaces is to be gone before it is answered.
     """
 
-    def __init__(self, pool: Pool, answers: Answers, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        answers: Answers,
+        telemetry: Telemetry,
+        *,
+        forgets_at_once: bool = False,
+    ) -> None:
         self._pool = pool
         self._answers = answers
         self._telemetry = telemetry
+        self._forgets_at_once = forgets_at_once
 
     async def execute(self, namespace: str, given: object, key: str | None = None) -> Answer:
         """Run the `input` of a `memory` block; what is wrong with it never reaches an engine.
@@ -58,6 +69,7 @@ class Blocks:
 
         Raises:
             KeyReused: the key came with another input before.
+            NotForgotten: it was done, and what it replaced is still on the disk.
             Unavailable: the store gave no answer.
         """
         try:
@@ -77,9 +89,21 @@ class Blocks:
         try:
             with self._telemetry.command(command.command, namespace):
                 done = await self._do(namespace, lambda files: files.execute(command, attempt))
-            return _answer(done)
         except Refused as refusal:
             return _answer(str(refusal), is_error=True)
+        if self._forgets_at_once and not isinstance(command, View):
+            await self._forget(namespace)
+        return _answer(done)
+
+    async def _forget(self, namespace: str) -> None:
+        for _ in range(_TRIES - 1):
+            with suppress(CompactionGaveWay):
+                await self._pool.forget(namespace)
+                return
+        try:
+            await self._pool.forget(namespace)
+        except Unavailable as fault:
+            raise NotForgotten(str(fault)) from fault
 
     async def recall(self, namespace: str, given: object) -> Answer:
         """Run the `input` of a `memory_recall` block.

@@ -11,7 +11,9 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 
 from . import logs
+from .compact_command import compact_stores
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
+from .problems import CompactionUnsupported
 from .server import CannotServe, serve, serve_shared
 from .settings import PREFIX, Settings
 
@@ -59,6 +61,15 @@ def _serve(given: Mapping[str, Any]) -> int:
     return serve(settings, _engine(), os.environ)
 
 
+def _compact(given: Mapping[str, Any]) -> int:
+    settings = _settings(given)
+    if settings.hms_url is not None:
+        raise CannotServe(CompactionUnsupported.detail)
+    if not settings.data_dir.is_dir():
+        raise CannotServe(f"There is no data folder {settings.data_dir}: --data-dir says where.")
+    return compact_stores(settings, _engine, os.environ, given["name"])
+
+
 def _settings(given: Mapping[str, Any]) -> Settings:
     return Settings(**{name: given[name] for name in _fields() if name in given})
 
@@ -84,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "Without a command it serves.",
         epilog=f"Each option can be set in the environment too: --port is {PREFIX}PORT.",
         parents=[options],
+        allow_abbrev=False,
     )
     parser.add_argument(
         "--version", action="version", version=f"%(prog)s {version('hms-memory-gateway')}"
@@ -94,6 +106,18 @@ def _parser() -> argparse.ArgumentParser:
         "engine", help="say which hms-mcp is used and why, and install it if there is none"
     )
     engine.set_defaults(run=_show_engine)
+    namespaces = commands.add_parser("namespaces", help="keep the stores of namespaces")
+    verbs = namespaces.add_subparsers(title="commands", metavar="", required=True)
+    compact = verbs.add_parser(
+        "compact",
+        help="rewrite stores with what is live alone: what was edited or deleted is gone then",
+        parents=[options],
+        allow_abbrev=False,
+    )
+    which = compact.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", help="namespace, or name of its store")
+    which.add_argument("--all", action="store_true", help="every store, one after the other")
+    compact.set_defaults(run=_compact)
     return parser
 
 

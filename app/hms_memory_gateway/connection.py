@@ -13,17 +13,23 @@ from hms_memory_tool.errors import OutcomeUnknown, TimedOut
 from hms_memory_tool.files import MemoryFiles
 
 from .namespaces import for_log
+from .problems import CompactionUnsupported
+from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """An open store: its files, an event for its end, and a question for when it is silent."""
+    """An open store: its files, an event for its end, and a question for when it is silent.
+
+    Its `upkeep` compacts it; None where somebody else keeps it.
+    """
 
     files: MemoryFiles
     ended: anyio.Event
     is_alive: Callable[[], Awaitable[bool]]
+    upkeep: Upkeep | None = None
 
 
 Connect: TypeAlias = Callable[[str], AbstractAsyncContextManager[Memory]]
@@ -85,6 +91,23 @@ class Connection:
         return self.state is State.READY and is_there
 
     @property
+    def is_tended(self) -> bool:
+        """Whether its store is being compacted, or should be before it is closed for idleness."""
+        upkeep = self._memory.upkeep if self._memory else None
+        return upkeep is not None and (upkeep.is_running or upkeep.is_due)
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """What compacts its store.
+
+        Raises:
+            CompactionUnsupported: somebody else keeps the store.
+        """
+        if self._memory is None or self._memory.upkeep is None:
+            raise CompactionUnsupported
+        return self._memory.upkeep
+
+    @property
     def is_idle(self) -> bool:
         """Whether it is open and nobody uses it."""
         return self.state is State.READY and self.leases == 0
@@ -107,6 +130,13 @@ class Connection:
         finally:
             self._log("closed: %s", self.close_reason)
             self._become(State.CLOSED)
+
+    def expire(self) -> None:
+        """Close it because nobody uses it; first let its store be compacted, if that is due."""
+        if self.is_tended:
+            self.upkeep.wake()
+        else:
+            self.stop("idle")
 
     def stop(self, reason: CloseReason) -> None:
         """Take no new lease, and close when those held are returned."""
@@ -138,6 +168,8 @@ class Connection:
         async with anyio.create_task_group() as watchers:
             watchers.start_soon(self._watch_end, memory)
             watchers.start_soon(self._watch_doubt, memory)
+            if memory.upkeep:
+                watchers.start_soon(memory.upkeep.run)
             await self._stopped.wait()
             watchers.cancel_scope.cancel()
 

@@ -15,11 +15,16 @@ from .problems import (
     STATUS,
     BodyInvalid,
     BodyTooLarge,
+    CompactionGaveWay,
+    CompactionUnsupported,
     HostRefused,
     InternalFault,
     KeyInvalid,
     NamespaceInvalid,
     NamespaceMissing,
+    NamespaceNotFound,
+    NoRoom,
+    NotForgotten,
     OriginRefused,
     Unauthorized,
     problem,
@@ -38,7 +43,10 @@ is a problem document (RFC 9457) with a stable `code`.
 _ACCESS = (Unauthorized, HostRefused, OriginRefused, InternalFault)
 _BODY = (NamespaceMissing, NamespaceInvalid, BodyInvalid, BodyTooLarge)
 _KEYED = (KeyInvalid, KeyReused)
-_STORE = tuple(fault for fault in STATUS if issubclass(fault, Unavailable))
+_COMPACTION = (CompactionGaveWay, NoRoom)
+_STORE = tuple(
+    fault for fault in STATUS if issubclass(fault, Unavailable) and fault not in _COMPACTION
+)
 
 _NAMESPACE: Json = {
     "name": "X-Memory-Namespace",
@@ -285,6 +293,38 @@ TOOLS = _route(
     _object("Tools", {"tools": _BLOCKS}),
     {"tools": {"tools": [MEMORY_TOOL, RECALL_TOOL]}},
     _ACCESS,
+)
+
+_INTEGER: Json = {"type": "integer"}
+_NUMBER: Json = {"type": "number"}
+COMPACT = _route(
+    _object(
+        "Compacted",
+        {
+            "memories": _INTEGER,
+            "before_bytes": _INTEGER,
+            "after_bytes": _INTEGER,
+            "seconds": _NUMBER,
+            "wait_seconds": _NUMBER,
+        },
+    ),
+    {
+        "compacted": {
+            "memories": 50,
+            "before_bytes": 57_671_680,
+            "after_bytes": 237_568,
+            "seconds": 0.26,
+            "wait_seconds": 0.003,
+        }
+    },
+    (
+        *_ACCESS,
+        NamespaceInvalid,
+        NamespaceNotFound,
+        CompactionUnsupported,
+        *_COMPACTION,
+        *(fault for fault in _STORE if fault is not NotForgotten),
+    ),
 )
 
 _STATUS_SCHEMA = _object("Status", {"status": {"type": "string"}})

@@ -66,6 +66,20 @@ def mapped(value: str) -> str:
     return f"{slug}--{hashlib.sha256(value.encode()).hexdigest()[:32]}"
 
 
+def named(value: str) -> str:
+    """The store that an operator means: by the namespace, or by the store's own name.
+
+    Raises:
+        NamespaceInvalid: it can be neither.
+    """
+    if _RESERVED.fullmatch(value):
+        return value
+    try:
+        return store_name([value.encode("ascii")], None)
+    except UnicodeEncodeError:
+        raise NamespaceInvalid("A namespace has to be printable ASCII.") from None
+
+
 def for_log(store: str) -> str:
     """What stands for a store in a log: the operator can tell stores apart, not whose they are."""
     return hashlib.sha256(store.encode()).hexdigest()[:12]

@@ -20,6 +20,7 @@ from hms_memory_tool.errors import Unavailable
 from hms_memory_tool.files import MemoryFiles
 
 from .backoff import Failure
+from .compaction import Compacted, Progress
 from .connection import Connect, Connection, State
 from .problems import AtCapacity, ShuttingDown, StartFailed, StillOpening
 
@@ -139,12 +140,48 @@ class Pool:
             StartFailed: its engine did not start.
             ShuttingDown: the pool is closing.
         """
+        connection = await self._open_connection(namespace)
+        async with connection.lease() as files:
+            yield files
+
+    async def compact(
+        self,
+        namespace: str,
+        progress: Progress = lambda done, total: None,
+        *,
+        is_patient: bool = False,
+    ) -> Compacted:
+        """Compact the store of a namespace, opening it first if need be.
+
+        Args:
+            namespace: the store's name.
+            progress: told how many memories are done, and of how many.
+            is_patient: whether nobody waits for it.
+
+        Raises:
+            CompactionUnsupported: somebody else keeps the store.
+            CompactionGaveWay: the store was closed meanwhile, or commands kept coming.
+            Unavailable: it failed, or the store could not be opened.
+        """
+        connection = await self._open_connection(namespace)
+        return await connection.upkeep.compact(progress, is_patient=is_patient)
+
+    async def forget(self, namespace: str) -> None:
+        """Compact the store of a namespace if it holds what was edited or deleted.
+
+        Raises:
+            CompactionUnsupported, CompactionGaveWay, Unavailable: as `compact` does.
+        """
+        connection = await self._open_connection(namespace)
+        if connection.upkeep.has_remains:
+            await connection.upkeep.compact()
+
+    async def _open_connection(self, namespace: str) -> Connection:
         connection = self._connections.get(namespace)
         if self._is_closing or connection is None or not connection.is_ready:
             with self._wait_for():
                 connection = await self._ready(namespace)
-        async with connection.lease() as files:
-            yield files
+        return connection
 
     async def _ready(self, namespace: str) -> Connection:
         known = self._failures.get(namespace)
@@ -280,9 +317,9 @@ class Pool:
             now = anyio.current_time()
             for connection in self._idle():
                 if connection.returned_at + self._idle_seconds <= now:
-                    connection.stop("idle")
+                    connection.expire()
             for namespace, failure in list(self._failures.items()):
                 if failure.at + _FORGET_SECONDS <= now:
                     del self._failures[namespace]
-            oldest = next((one.returned_at for one in self._idle()), now)
+            oldest = next((one.returned_at for one in self._idle() if not one.is_tended), now)
             await anyio.sleep(max(oldest + self._idle_seconds - now, 0.01))

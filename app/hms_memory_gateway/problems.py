@@ -106,6 +106,13 @@ class MethodRefused(CallerFault):
     detail = "The route does not have this method; the Allow header lists those that it has."
 
 
+class NamespaceNotFound(CallerFault):
+    """There is no such store."""
+
+    code = "namespace_not_found"
+    detail = "There is no memory of this namespace."
+
+
 class AtCapacity(Unavailable):
     """All connections are in use and stayed so."""
 
@@ -128,6 +135,31 @@ class ShuttingDown(Unavailable):
     """The gateway is about to end."""
 
     code = "shutting_down"
+
+
+class CompactionUnsupported(CallerFault):
+    """The store is kept by a shared engine, which has nothing of the kind."""
+
+    code = "compaction_unsupported"
+    detail = "The stores of a shared hms-mcp cannot be compacted through the gateway."
+
+
+class CompactionGaveWay(Unavailable):
+    """Commands, or the closing of the store, came before a compaction."""
+
+    code = "compaction_gave_way"
+
+
+class NoRoom(Unavailable):
+    """The disk has no room for a copy of a store."""
+
+    code = "no_room"
+
+
+class NotForgotten(Unavailable):
+    """The command was done, and what it edited or deleted is still on the disk."""
+
+    code = "not_forgotten"
 
 
 class InternalFault(MemoryFault):
@@ -159,6 +191,11 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
     EngineFault: HTTPStatus.SERVICE_UNAVAILABLE,
     TimedOut: HTTPStatus.GATEWAY_TIMEOUT,
     OutcomeUnknown: HTTPStatus.GATEWAY_TIMEOUT,
+    NamespaceNotFound: HTTPStatus.NOT_FOUND,
+    CompactionUnsupported: HTTPStatus.NOT_IMPLEMENTED,
+    CompactionGaveWay: HTTPStatus.SERVICE_UNAVAILABLE,
+    NoRoom: HTTPStatus.INSUFFICIENT_STORAGE,
+    NotForgotten: HTTPStatus.SERVICE_UNAVAILABLE,
     InternalFault: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
@@ -178,6 +215,12 @@ _TOLD: Mapping[type[MemoryFault], str] = {
         "The memory did not confirm a write, which may or may not have happened. "
         "View the path before trying again."
     ),
+    CompactionGaveWay: "Other commands came first. The memory is as it was.",
+    NoRoom: "The disk is too full for a compaction. The memory is as it was.",
+    NotForgotten: (
+        "The command was done, but what it replaced could not be removed from the disk yet. "
+        "The gateway will try again."
+    ),
     InternalFault: "The gateway failed. The request id finds the reason in its log.",
 }
 _RETRY_SECONDS = 1
@@ -190,7 +233,9 @@ def told(fault: MemoryFault) -> str:
 
 def retry_headers(fault: MemoryFault) -> dict[str, str]:
     """`Retry-After` where the same request may succeed later and cannot do harm."""
-    is_safe = isinstance(fault, Unavailable) and not isinstance(fault, OutcomeUnknown)
+    is_safe = isinstance(fault, Unavailable) and not isinstance(
+        fault, OutcomeUnknown | NotForgotten
+    )
     return {"Retry-After": str(_RETRY_SECONDS)} if is_safe else {}
 
 

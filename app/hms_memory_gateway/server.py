@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
-from filelock import FileLock, Timeout
 
 from .application import create_app
 from .connection import Connect
 from .embedded import embedded
 from .engine import Engine
+from .folders import Folders
 from .metrics import Metrics
+from .ownership import FolderTaken, owned
 from .protocol import BoundedHead
 from .readiness import Check, Readiness, answers, can_keep, can_run
 from .settings import Settings
@@ -55,10 +56,11 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     with _owned(settings.data_dir):
         logger.info("hms-mcp %s at %s (%s)", engine.version, engine.path, engine.reason)
         logger.info("stores are kept in %s", settings.data_dir)
+        folders = Folders(settings.data_dir)
         metrics = Metrics(engine_version=engine.version, data_dir=settings.data_dir)
         telemetry = Telemetry(metrics, configured(environ))
         connect = embedded(engine.path, settings, environ, telemetry.calls)
-        return _run(settings, connect, checks, telemetry)
+        return _run(settings, connect, checks, telemetry, folders)
 
 
 def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> int:
@@ -80,11 +82,12 @@ def _run(
     connect: Connect,
     checks: Sequence[tuple[str, Check]],
     telemetry: Telemetry,
+    folders: Folders | None = None,
 ) -> int:
     readiness = Readiness(checks, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect, readiness, telemetry),
+            create_app(settings, connect, readiness, folders, telemetry),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -107,19 +110,14 @@ def _run(
 
 @contextmanager
 def _owned(data_dir: Path) -> Generator[None]:
-    """Be the one gateway of a data folder: a store can be open in one process alone."""
-    lock = FileLock(data_dir / ".gateway.lock")
     try:
-        lock.acquire(blocking=False)
-    except Timeout:
+        with owned(data_dir):
+            yield
+    except FolderTaken:
         raise CannotServe(
             f"Another gateway uses the data folder {data_dir}. Send requests to that one, or give "
             "this one a folder of its own with --data-dir or HMS_GATEWAY_DATA_DIR."
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _make(data_dir: Path) -> None:

@@ -63,6 +63,31 @@ class Settings(BaseSettings):
     drain_seconds: Seconds = Field(
         10, description="longest wait for requests under way when the gateway is told to stop"
     )
+    compact_factor: float = Field(
+        3,
+        ge=1,
+        allow_inf_nan=False,
+        description="a store is compacted when it is this many times as large as when it was new",
+    )
+    compact_min_bytes: int = Field(
+        512 << 10, ge=0, description="and this many bytes larger, so that small ones are left alone"
+    )
+    compact_at_once: int = Field(2, ge=1, description="stores compacted at once")
+    compact_wait_seconds: Seconds = Field(
+        0.25, description="longest that commands wait for a compaction"
+    )
+    forget_seconds: float = Field(
+        86_400,
+        ge=0,
+        allow_inf_nan=False,
+        description="time after which what was edited or deleted is gone from the disk, too; "
+        "0: before the command is answered",
+    )
+    previous_passphrase: SecretStr | None = Field(
+        None,
+        description="passphrase that HMS_MCP_PASSPHRASE replaces, empty if stores were not "
+        "encrypted: each is rewritten when it is next opened",
+    )
     max_body_bytes: int = Field(1 << 20, ge=1_024, description="largest request body")
     max_file_bytes: int | None = Field(
         None, ge=1, description="largest file; can only lower the engine's limit"
@@ -133,6 +158,15 @@ class Settings(BaseSettings):
                 f"{self.host} can be reached from other machines, and there is no token. "
                 f"Set {PREFIX}TOKEN, or {PREFIX}ALLOW_UNAUTHENTICATED=true if something in front "
                 "of the gateway keeps strangers out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _promise_what_can_be_kept(self) -> "Settings":
+        if self.hms_url is not None and self.forget_seconds == 0:
+            raise ValueError(
+                f"{PREFIX}FORGET_SECONDS=0 cannot be promised for a shared hms-mcp, which keeps "
+                "what was deleted for as long as it likes."
             )
         return self
 

@@ -4,8 +4,8 @@ A file is a key; a directory is the keys that begin with its path and a slash, a
 no empty ones. What each command answers is decided in `text` and `paths`; here it is done.
 """
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from random import random
 from typing import Any, Self
@@ -88,6 +88,11 @@ class MemoryFiles:
         await files.recover()
         return files
 
+    @property
+    def max_page(self) -> int:
+        """The longest listing that the engine gives."""
+        return self._limits.max_page
+
     async def execute(self, command: Command, attempt: Attempt | None = None) -> str:
         """Do what Claude asks and return what it is told.
 
@@ -127,6 +132,18 @@ class MemoryFiles:
         """
         async with self._turn:
             await self._settle()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[None]:
+        """Be the only one inside, between two commands, with nothing under way.
+
+        Raises:
+            Unavailable: what a crash cut short could not be brought to its end.
+        """
+        async with self._turn:
+            await self._settle()
+            async with self._moving.exclusive():
+                yield
 
     async def _settle(self) -> None:
         if self._tree.is_unsettled:
@@ -278,10 +295,8 @@ class MemoryFiles:
             raise Refused(f"Cannot delete the {ROOT} directory itself")
         entries = await self._tree.at(path)
         began = await self._recorded(key) if key else None
-        if attempt.seen is not None:  # tried before: what has come since is not ours to delete
-            entries = [one for one in entries if attempt.seen.get(one.key) == one.version]
-        elif began is not None:
-            entries = [one for one in entries if one.updated_at <= began]
+        if attempt.seen is not None or began is not None:
+            entries = _doomed(entries, attempt.seen, began)
         elif not entries:
             raise Refused(f"The path {path} does not exist")
         elif key:
@@ -357,6 +372,27 @@ def _done(now: Document, attempt: Attempt) -> int | None:
     if any(sent.version != now.version for sent in attempt.sent):
         raise OutcomeUnknown("others have written meanwhile")
     return None
+
+
+def _doomed(
+    entries: Sequence[Entry], seen: Mapping[str, str] | None, began: int | None
+) -> list[Entry]:
+    """What an earlier try of a deletion was to delete: what has come since is somebody's new file.
+
+    Args:
+        entries: what there is now.
+        seen: the versions that it saw, if it was of this process.
+        began: when it began, if it left a record.
+
+    Raises:
+        OutcomeUnknown: files have other versions now. They were edited, or the store compacted.
+    """
+    is_renewed = any(seen and seen.get(one.key, one.version) != one.version for one in entries)
+    if seen is not None and not is_renewed:
+        return [one for one in entries if one.key in seen]
+    if began is None:
+        raise OutcomeUnknown("what was to be deleted has been written anew")
+    return [one for one in entries if one.updated_at <= began]
 
 
 def _missing(path: str) -> str:

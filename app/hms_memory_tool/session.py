@@ -5,6 +5,7 @@ import os
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 import anyio
@@ -135,6 +136,7 @@ async def open_stdio(
     call_seconds: float,
     on_stderr: Callable[[str], None],
     clean: Callable[[str], str] = str,
+    folder: Path | None = None,
 ) -> AsyncGenerator[EngineSession]:
     """Start an hms-mcp, hold a session with it, and see it exit.
 
@@ -147,12 +149,13 @@ async def open_stdio(
         call_seconds: the longest that a call may take.
         on_stderr: takes each line that it writes to stderr, for the log.
         clean: makes such a line fit to be seen; the engine writes namespaces and folders.
+        folder: where it works; ours where none is given.
 
     Raises:
         Unavailable: it did not start, or its transport broke; the text ends with its own last
             words, since a locked store or a wrong passphrase shows nowhere else.
     """
-    parameters = StdioServerParameters(command=command, args=list(args), env=dict(env))
+    parameters = StdioServerParameters(command=command, args=list(args), env=dict(env), cwd=folder)
     last_words: deque[str] = deque(maxlen=_STDERR_LINES)
 
     def heard(line: str) -> None:

@@ -4,7 +4,7 @@ The only file that knows the engine's tools and their JSON. Each method is one t
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from .errors import (
@@ -150,10 +150,15 @@ class HmsStore:
         return _document((await self._ask("get", {"id": key}))["memory"])
 
     async def create(self, document: Document) -> str:
-        return await self._remember(document, document.text, {"create_only": True})
+        return await self._remember(_tagged(document), {"create_only": True})
 
     async def replace(self, document: Document, text: str) -> str:
-        return await self._remember(document, text, {"if_version": document.version})
+        ours = replace(_tagged(document), text=text)
+        return await self._remember(ours, {"if_version": document.version})
+
+    async def put(self, document: Document) -> None:
+        """Write a document just as it is, whatever its key holds."""
+        await self._remember(document, {})
 
     async def delete(self, keys: Sequence[str]) -> int:
         deleted: int = (await self._write("forget", {"ids": list(keys)}))["deleted"]
@@ -192,16 +197,14 @@ class HmsStore:
         answer = await self._ask("list", arguments)
         return answer["memories"], answer["next_cursor"]
 
-    async def _remember(self, document: Document, text: str, condition: dict[str, Any]) -> str:
+    async def _remember(self, document: Document, condition: dict[str, Any]) -> str:
         arguments: dict[str, Any] = {
             "id": document.key,
-            "text": text,
+            "text": document.text,
             "allow_empty": True,
             "tags": list(document.tags),
             **condition,
         }
-        if is_under(document.key, ROOT):  # what recall is asked for
-            arguments["tags"] = sorted({*document.tags, TAG})
         # `remember` drops whatever is not sent again.
         if document.title is not None:
             arguments["title"] = document.title
@@ -231,6 +234,13 @@ class HmsStore:
         if self._namespace not in (None, answer["namespace"]):
             raise EngineFault("the engine answered for another namespace than it was asked for")
         return answer
+
+
+def _tagged(document: Document) -> Document:
+    """With the tag that recall is asked for, if it is a memory file."""
+    if not is_under(document.key, ROOT):
+        return document
+    return replace(document, tags=tuple(sorted({*document.tags, TAG})))
 
 
 def _document(memory: Mapping[str, Any]) -> Document:

@@ -1,0 +1,78 @@
+"""Stores as their operator sees them: compacted when asked, and when what was deleted is due."""
+
+import logging
+
+import anyio
+from anyio.to_thread import run_sync
+
+from hms_memory_tool.errors import MemoryFault
+
+from .compaction import Compacted, Progress
+from .folders import Folders
+from .namespaces import for_log, named
+from .pool import Pool
+from .problems import CompactionGaveWay, CompactionUnsupported, NamespaceNotFound
+
+logger = logging.getLogger(__name__)
+
+_TRIES = 3  # where commands come first, or the store is closed for another
+_EARLY = 0.8  # of the time, after which a store's turn has come: a compaction takes a while
+_LOOKS = 10  # in that time, for stores whose turn has come
+_MIN_LOOK_SECONDS = 0.2
+_MAX_LOOK_SECONDS = 60.0
+
+
+class Maintenance:
+    """Compacts stores, open or not.
+
+    Args:
+        pool: the connections.
+        folders: where the stores lie; None for those of a shared engine.
+        forget_seconds: time after which what was edited or deleted is gone from the disk.
+    """
+
+    def __init__(self, pool: Pool, folders: Folders | None, forget_seconds: float) -> None:
+        self._pool = pool
+        self._folders = folders
+        self._forget_seconds = forget_seconds
+
+    async def run(self) -> None:
+        """Compact each store in time to keep the promise; cancelled when the gateway ends."""
+        if self._folders is None:
+            return
+        pause = min(max(self._forget_seconds / _LOOKS, _MIN_LOOK_SECONDS), _MAX_LOOK_SECONDS)
+        while True:
+            for name in await run_sync(self._folders.marked, self._forget_seconds * _EARLY):
+                try:
+                    await self._pool.compact(name, is_patient=True)
+                except MemoryFault as fault:
+                    logger.warning(
+                        "store %s still holds what was deleted: %s", for_log(name), fault
+                    )
+            await anyio.sleep(pause)
+
+    async def compact(self, value: str, progress: Progress = lambda done, total: None) -> Compacted:
+        """Compact the store of a namespace now.
+
+        Args:
+            value: the namespace as callers send it, or the name of its store.
+            progress: told how many memories are done, and of how many.
+
+        Raises:
+            NamespaceInvalid: it can be neither.
+            NamespaceNotFound: it has no store.
+            CompactionUnsupported: a shared engine keeps it.
+            CompactionGaveWay: commands kept coming.
+            Unavailable: it failed; the store is as it was.
+        """
+        if self._folders is None:
+            raise CompactionUnsupported
+        name = named(value)
+        if not await run_sync(self._folders.has, name):
+            raise NamespaceNotFound
+        for _ in range(_TRIES - 1):
+            try:
+                return await self._pool.compact(name, progress)
+            except CompactionGaveWay:
+                continue
+        return await self._pool.compact(name, progress)
