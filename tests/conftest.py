@@ -28,8 +28,10 @@ from hms_memory_gateway.connection import Connect
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
 from hms_memory_gateway.folders import Folders
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.protocol import BoundedHead
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import HmsStore
 
@@ -90,6 +92,16 @@ def processes_with(*arguments: str) -> list[int]:
     return found
 
 
+def engines_in(data_dir: Path) -> list[int]:
+    """The engines of embedded stores: each runs in the folder of its own."""
+    found = []
+    for one in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked, or is not ours to see
+            if (one / "cwd").readlink().is_relative_to(data_dir):
+                found.append(int(one.name))
+    return found
+
+
 class Client:
     """Sends what an agent sends, for one namespace."""
 
@@ -144,12 +156,15 @@ Serve = Callable[..., AbstractContextManager[Gateway]]
 
 @contextmanager
 def serving(
-    settings: Settings, connect: Connect, folders: Folders | None = None
+    settings: Settings,
+    connect: Connect,
+    folders: Folders | None = None,
+    telemetry: Telemetry | None = None,
 ) -> Generator[Gateway]:
     """Serve an application on a free port of loopback, in a thread of its own."""
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect, folders=folders),
+            create_app(settings, connect, folders=folders, telemetry=telemetry),
             port=0,
             lifespan="on",
             log_config=None,
@@ -187,9 +202,12 @@ def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
 
     def start(**options: Any) -> AbstractContextManager[Gateway]:
         folder = options.pop("data_dir", None) or tmp_path_factory.mktemp("data")
+        tracing = options.pop("tracing", None)
         settings = Settings(data_dir=Path(folder), **options)
-        connect = embedded(engine.path, settings, os.environ)
-        return serving(settings, connect, Folders(settings.data_dir))
+        metrics = Metrics(engine_version=engine.version, data_dir=settings.data_dir)
+        telemetry = Telemetry(metrics, tracing)
+        connect = embedded(engine.path, settings, os.environ, telemetry.calls)
+        return serving(settings, connect, Folders(settings.data_dir), telemetry)
 
     return start
 

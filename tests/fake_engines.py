@@ -239,7 +239,7 @@ class Request:
 
 @asynccontextmanager
 async def open_pool(
-    engines: Engines, cap: int = 2, **options: float
+    engines: Engines, cap: int = 2, **options: Any
 ) -> AsyncGenerator[tuple[Pool, TaskGroup]]:
     """A pool, and tasks for requests to it; those left at the end are cancelled.
 

@@ -27,6 +27,7 @@ def test_a_token_is_asked_for_everywhere_but_on_health_routes(serve: Serve) -> N
             ("GET", "/memory/tools"),
             ("GET", "/openapi.json"),
             ("GET", "/docs"),
+            ("GET", "/metrics"),
             ("GET", "/no-such-route"),
         ):
             answer = gateway.http.request(method, path)

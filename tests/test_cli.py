@@ -60,7 +60,7 @@ def running(
             assert process.stderr is not None
             for line in process.stderr:
                 written.write(line)
-                if found := re.search(r"listening on (http://\S+)", line):
+                if found := re.search(r"listening on (http://[^\s\"]+)", line):
                     break
             else:
                 raise AssertionError(f"it ended with {process.wait()}: {log.read_text()}")

@@ -17,6 +17,7 @@ ROUTES = {
     ("post", "/namespaces/{name}/compact"),
     ("get", "/healthz"),
     ("get", "/readyz"),
+    ("get", "/metrics"),
 }
 
 

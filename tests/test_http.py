@@ -153,7 +153,14 @@ def test_a_head_that_does_not_end_is_refused_while_it_is_being_sent(tmp_path: Pa
 
 
 def test_unknown_routes_and_methods_are_problems(gateway: Gateway) -> None:
-    for path in ("/", "/memory", "/memory/command/", "/namespaces", "/metrics", "/memory/nope"):
+    for path in (
+        "/",
+        "/memory",
+        "/memory/command/",
+        "/namespaces",
+        "/no-such-route",
+        "/memory/nope",
+    ):
         check_problem(gateway.http.get(path), 404, "route_not_found")
     answer = gateway.http.get("/memory/command")
     check_problem(answer, 405, "method_not_allowed")

@@ -5,8 +5,10 @@ import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hms_memory_gateway.access import Access
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.middleware import Boundary
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 
 SCOPE: Scope = {
     "type": "http",
@@ -28,7 +30,7 @@ def answered(app: ASGIApp) -> tuple[list[Message], BaseException | None]:
 
     async def run() -> BaseException | None:
         try:
-            await Boundary(app, Access(Settings()))({**SCOPE}, receive, send)
+            await Boundary(app, Access(Settings()), Telemetry(Metrics()))({**SCOPE}, receive, send)
         except RuntimeError as error:
             return error
         return None

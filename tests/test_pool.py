@@ -1,13 +1,15 @@
 """The pool over engines that do what the test says: who waits, what is opened and closed."""
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
 
+from hms_memory_gateway.connection import Memory
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.problems import AtCapacity, ShuttingDown
 
@@ -46,6 +48,35 @@ async def test_a_connection_counts_as_opened_while_it_is_open(engines: Engines) 
         await use(pool, "u1")
         counts = pool.stats()
     assert counts.get("opened") == 1
+
+
+async def test_whoever_has_to_wait_is_told_of_and_nobody_else(engines: Engines) -> None:
+    waits: list[str] = []
+
+    @contextmanager
+    def waiting() -> Generator[None]:
+        waits.append("began")
+        yield
+        waits.append("ended")
+
+    async with open_pool(engines, waiting=waiting) as (pool, _):
+        await use(pool, "u1", "u1", "u1")
+    assert waits == ["began", "ended"]
+
+
+async def test_a_connection_does_not_carry_on_the_context_of_who_asked(engines: Engines) -> None:
+    request, seen = ContextVar("request", default="none"), []
+
+    @asynccontextmanager
+    async def connect(namespace: str) -> AsyncGenerator[Memory]:
+        seen.append(request.get())
+        async with engines.connect(namespace) as memory:
+            yield memory
+
+    request.set("r1")
+    async with Pool(connect) as pool:
+        await use(pool, "u1")
+    assert seen == ["none"]
 
 
 async def test_a_namespace_does_not_wait_for_another_to_open(engines: Engines) -> None:

@@ -154,3 +154,18 @@ async def test_a_slow_engine_is_kept(engines: Engines) -> None:
         await settle()
         await use(pool, "u1")
     assert engines.starts("u1") == 1
+
+
+async def test_an_engine_that_comes_after_a_lost_one_is_a_restart(engines: Engines) -> None:
+    async with open_pool(engines, idle_seconds=10) as (pool, _):
+        await use(pool, "u1", "u2")
+        assert pool.stats().get("restarts") == 0
+        await elapse(8)
+        engines.engine("u1").ended.set()  # long after its start: no back-off
+        await settle()
+        await use(pool, "u1")
+        assert pool.stats()["restarts"] == 1
+        await elapse(20)
+        assert pool.stats()["closed_idle"] == 2
+        await use(pool, "u1", "u2")
+        assert pool.stats()["restarts"] == 1

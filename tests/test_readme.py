@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.problems import STATUS, CallerFault, retry_headers, told
@@ -123,6 +124,18 @@ def test_every_error_is_in_the_table_as_it_is() -> None:
         if fault is not CallerFault
     }
     assert {tuple(row) for row in rows("Errors")} == expected
+
+
+def test_every_metric_is_in_the_table_as_it_is(gateway: Gateway) -> None:
+    scraped = gateway.http.get("/metrics").text
+    expected = []
+    for family in text_string_to_metric_families(scraped):
+        if family.name.startswith("hms_gateway_"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            shown = ", ".join(f"`{label}`" for label in sorted(labels)) or "none"
+            expected.append([f"`{name}`", family.type, shown, family.documentation])
+    assert sorted(rows("Metrics, traces and logs")) == sorted(expected)
 
 
 def test_every_route_is_in_the_table(gateway: Gateway) -> None:

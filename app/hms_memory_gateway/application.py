@@ -6,24 +6,28 @@ from importlib.metadata import version
 from typing import Any
 
 import anyio
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Route
 
 from .access import Access
 from .blocks import Blocks
+from .collectors import PoolFigures
 from .connection import Connect
 from .documentation import DESCRIPTION
 from .folders import Folders
 from .idempotency import Answers
 from .maintenance import Maintenance
+from .metrics import Metrics
 from .middleware import Boundary
 from .pool import Pool
 from .problems import CallerFault, InternalFault, MethodRefused, RouteMissing, response
 from .readiness import Readiness
 from .routes import memory, namespaces, operations
 from .settings import Settings
+from .telemetry import Telemetry
 
 _ROUTING_FAULTS: Mapping[int, type[CallerFault]] = {404: RouteMissing, 405: MethodRefused}
 
@@ -33,6 +37,7 @@ def create_app(
     connect: Connect,
     readiness: Readiness | None = None,
     folders: Folders | None = None,
+    telemetry: Telemetry | None = None,
 ) -> FastAPI:
     """Build the gateway.
 
@@ -41,31 +46,38 @@ def create_app(
         connect: opens the store of a namespace.
         readiness: answers `/readyz`; without it, the gateway is ready until it stops.
         folders: where embedded stores lie; without them, none is compacted.
+        telemetry: measures and traces; without it, figures are kept and nothing is traced.
 
     Returns:
         An ASGI application for one process: it owns the stores that it opens.
     """
+    telemetry = telemetry or Telemetry(Metrics())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any]]:
+        answers = Answers()
         async with (
             Pool(
-                connect,
+                telemetry.opening(connect),
                 max_connections=settings.max_connections,
                 idle_seconds=settings.idle_seconds,
                 acquire_seconds=settings.acquire_seconds,
                 drain_seconds=settings.drain_seconds,
+                waiting=telemetry.waiting,
             ) as pool,
             anyio.create_task_group() as tasks,
         ):
             maintenance = Maintenance(pool, folders, settings.forget_seconds)
             tasks.start_soon(maintenance.run)
-            yield {
-                "blocks": Blocks(pool, Answers(), forgets_at_once=settings.forget_seconds == 0),
-                "maintenance": maintenance,
-                "settings": settings,
-                "readiness": readiness or Readiness([], lambda: pool.is_closing),
-            }
+            forgets_at_once = settings.forget_seconds == 0
+            with telemetry.metrics.watching(PoolFigures(pool, answers)):
+                yield {
+                    "blocks": Blocks(pool, answers, telemetry, forgets_at_once=forgets_at_once),
+                    "maintenance": maintenance,
+                    "metrics": telemetry.metrics,
+                    "settings": settings,
+                    "readiness": readiness or Readiness([], lambda: pool.is_closing),
+                }
             tasks.cancel_scope.cancel()
 
     # Its documentation page asks no other host for its scripts: gateways run in closed networks.
@@ -77,12 +89,19 @@ def create_app(
         redirect_slashes=False,
         redoc_url=None,
     )
-    app.add_middleware(Boundary, access=Access(settings))
+    app.add_middleware(Boundary, access=Access(settings), telemetry=telemetry)
     app.add_exception_handler(HTTPException, _routing_fault)
     app.include_router(memory.router)
     app.include_router(namespaces.router)
     app.include_router(operations.router)
+    telemetry.metrics.expect(_methods(app, memory.router, namespaces.router, operations.router))
     return app
+
+
+def _methods(*routers: FastAPI | APIRouter) -> dict[str, set[str]]:
+    """The methods of every route, by its template."""
+    routes = [route for router in routers for route in router.routes if isinstance(route, Route)]
+    return {route.path: route.methods or set() for route in routes}
 
 
 def _routing_fault(request: Request, error: Exception) -> Response:

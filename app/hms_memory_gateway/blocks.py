@@ -26,8 +26,10 @@ from hms_memory_tool.keys import Attempt, Key
 from hms_memory_tool.results import Recalled, render
 
 from .idempotency import Answer, Answers
+from .metrics import RECALL
 from .pool import Pool
 from .problems import BodyInvalid, CompactionGaveWay, NotForgotten
+from .telemetry import Telemetry
 
 T = TypeVar("T")
 _TRIES = 3
@@ -39,12 +41,21 @@ class Blocks:
     Args:
         pool: the connections.
         answers: what has been answered under idempotency keys.
+        telemetry: measures and traces each command.
         forgets_at_once: whether what a command replaces is to be gone before it is answered.
     """
 
-    def __init__(self, pool: Pool, answers: Answers, *, forgets_at_once: bool = False) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        answers: Answers,
+        telemetry: Telemetry,
+        *,
+        forgets_at_once: bool = False,
+    ) -> None:
         self._pool = pool
         self._answers = answers
+        self._telemetry = telemetry
         self._forgets_at_once = forgets_at_once
 
     async def execute(self, namespace: str, given: object, key: str | None = None) -> Answer:
@@ -63,6 +74,7 @@ class Blocks:
         try:
             command = parse_command(given)
         except Refused as refusal:
+            self._telemetry.metrics.refused()
             return _answer(str(refusal), is_error=True)
         if key is None:
             return await self._run(namespace, command, Attempt())
@@ -74,7 +86,8 @@ class Blocks:
     async def _run(self, namespace: str, command: Command, attempt: Attempt) -> Answer:
         """Execute a command, a refusal being an answer, too."""
         try:
-            done = await self._do(namespace, lambda files: files.execute(command, attempt))
+            with self._telemetry.command(command.command, namespace):
+                done = await self._do(namespace, lambda files: files.execute(command, attempt))
         except Refused as refusal:
             return _answer(str(refusal), is_error=True)
         if self._forgets_at_once and not isinstance(command, View):
@@ -96,8 +109,10 @@ class Blocks:
             Unavailable: the store gave no answer.
         """
         try:
-            request = parse_recall(given)
-            results = await self._do(namespace, lambda files: files.recall(request))
+            with self._telemetry.command(RECALL, namespace) as span:
+                request = parse_recall(given)
+                results = await self._do(namespace, lambda files: files.recall(request))
+                span.found(len(results))
         except Refused as refusal:
             return {**_answer(str(refusal), is_error=True), "results": []}
         return {**_answer(render(results)), "results": [_result(one) for one in results]}
@@ -138,6 +153,8 @@ class Blocks:
         """
         unknown: OutcomeUnknown | None = None
         for tried in range(1, _TRIES + 1):
+            if tried > 1:
+                self._telemetry.metrics.retries.inc()
             try:
                 async with self._pool.lease(namespace) as files:
                     return await work(files)

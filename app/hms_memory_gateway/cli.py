@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
+from . import logs
 from .compact_command import compact_stores
 from .doctor import Given, report
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
@@ -34,12 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = vars(_parser().parse_args(arguments))
     command: Command = given.pop("run")
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    # hms-mcp acknowledges the end of a session with 202, which the SDK takes for a failure.
-    logging.getLogger("mcp.client.streamable_http").setLevel(logging.ERROR)
+    logs.configure("auto", "info")
     try:
         return command(given)
     except ValidationError as error:
@@ -63,6 +59,7 @@ def _show_engine(given: Mapping[str, Any]) -> int:
 
 def _serve(given: Mapping[str, Any]) -> int:
     settings = _settings(given)
+    logs.configure(settings.log_format, settings.log_level)
     for name in _unknown(os.environ):
         logger.warning("%s is set, but is no setting of this version", name)
     if settings.hms_url is not None:

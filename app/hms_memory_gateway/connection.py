@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import anyio
 
@@ -34,6 +34,9 @@ class Memory:
 
 Connect: TypeAlias = Callable[[str], AbstractAsyncContextManager[Memory]]
 """Open the store of a namespace. Leaving the context returns only when its process has exited."""
+
+CloseReason: TypeAlias = Literal["died", "evicted", "idle", "shutdown", "wedged"]
+"""Why a connection was closed: its engine went, somebody needed the room, nobody needed it, ..."""
 
 
 class State(Enum):
@@ -69,7 +72,7 @@ class Connection:
         self.ready_at: float | None = None
         self.returned_at = anyio.current_time()
         self.leases = 0
-        self.close_reason = "died"
+        self.close_reason: CloseReason = "died"
         self._connect = connect
         self._drain_seconds = drain_seconds
         self._on_change = on_change
@@ -135,7 +138,7 @@ class Connection:
         else:
             self.stop("idle")
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: CloseReason) -> None:
         """Take no new lease, and close when those held are returned."""
         if self.state is State.READY:
             self._become(State.DRAINING)

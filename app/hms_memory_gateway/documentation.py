@@ -352,3 +352,10 @@ READYZ["responses"][503] = {
         }
     },
 }
+METRICS = _route({"type": "string"}, {}, _ACCESS)
+METRICS["responses"][200]["content"] = {
+    "text/plain": {
+        "schema": {"type": "string"},
+        "examples": {"ready": {"value": "# TYPE hms_gateway_ready gauge\nhms_gateway_ready 1.0\n"}},
+    }
+}

@@ -1,6 +1,6 @@
 """The embedded engine: one hms-mcp child over stdio for each open namespace."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import time
@@ -12,7 +12,7 @@ from anyio.to_thread import run_sync
 from hms_memory_tool.errors import Unavailable
 from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import EngineSession
-from hms_memory_tool.store import HmsStore
+from hms_memory_tool.store import Call, HmsStore
 
 from .compaction import Changes, Compacted, Copying, Progress
 from .connection import Connect, Memory
@@ -27,7 +27,12 @@ from .upkeep import Upkeep
 _ROOM_BYTES = 64 << 20  # what others need; and the first file of a store where there are no holes
 
 
-def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Connect:
+def embedded(
+    binary: Path,
+    settings: Settings,
+    environ: Mapping[str, str],
+    watch: Callable[[Call], Call] = lambda call: call,
+) -> Connect:
     """Make the function that opens a namespace in a child of its own.
 
     What a crash left of a compaction is brought to its end first: no other gateway may use the
@@ -37,6 +42,7 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
         binary: the hms-mcp to run.
         settings: where stores are kept, and the limits.
         environ: the gateway's environment; what says how a store is kept reaches the child.
+        watch: makes of an engine's calls those that commands use.
     """
     folders = Folders(settings.data_dir)
     folders.recover()
@@ -50,7 +56,7 @@ def embedded(binary: Path, settings: Settings, environ: Mapping[str, str]) -> Co
                 store = EmbeddedStore(namespace, folders, processes, settings, tasks)
                 await store.start()
                 try:
-                    yield await store.open(limiter)
+                    yield await store.open(limiter, watch)
                 finally:
                     with anyio.CancelScope(shield=True):
                         await store.close()
@@ -99,14 +105,14 @@ class EmbeddedStore:
         self._engine = CurrentEngine(self._held.value, self._mark)
         self._tasks.start_soon(self._watch, self._held.value)
 
-    async def open(self, limiter: anyio.CapacityLimiter) -> Memory:
+    async def open(self, limiter: anyio.CapacityLimiter, watch: Callable[[Call], Call]) -> Memory:
         """Open its files, and begin to look after it.
 
         Raises:
             Unavailable: the engine gave no answer.
         """
         self._files = await MemoryFiles.open(
-            HmsStore(self._engine, self._namespace),
+            HmsStore(watch(self._engine), self._namespace),
             max_file_bytes=self._settings.max_file_bytes,
             max_view_chars=self._settings.max_view_chars,
             is_exclusive=True,

@@ -58,6 +58,9 @@ class Answers:
         max_chars: how many characters they may have together.
         keep_seconds: how long each is kept; retries come within seconds.
         clock: seconds that only go forwards.
+
+    Attributes:
+        replays: how often a request got the answer of an earlier one.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Answers:
         self._clock = clock
         self._entries: OrderedDict[tuple[str, str], _Entry] = OrderedDict()
         self._chars = 0
+        self.replays = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -92,6 +96,7 @@ class Answers:
             if entry.body != key.body:
                 raise KeyReused("the key was used for another command")
             if entry.answer is not None:
+                self.replays += 1
                 return entry.answer
             await entry.ended.wait()
         self._entries[name] = entry = _Entry(key.body, self._clock())

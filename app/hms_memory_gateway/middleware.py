@@ -4,17 +4,18 @@ whatever goes wrong. Plain ASGI, since the framework's own middleware costs a ta
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from secrets import token_hex
 
-from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hms_memory_tool.errors import KeyReused, Unavailable
+from hms_memory_tool.errors import KeyReused, MemoryFault, Unavailable
 
 from .access import Access
+from .exchange import Exchange
 from .problems import CallerFault, InternalFault, response
+from .telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +28,13 @@ class Boundary:
     Args:
         app: the application behind it.
         access: decides from the head of a request.
+        telemetry: measures, traces and logs each request.
     """
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, telemetry: Telemetry) -> None:
         self._app = app
         self._access = access
+        self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -41,30 +44,35 @@ class Boundary:
         headers = _single(scope["headers"])
         request_id = _request_id(headers.get(b"x-request-id"))
         scope.setdefault("state", {})["request_id"] = request_id
-        has_begun = False
+        exchange = Exchange(scope, receive, send, request_id)
+        with self._telemetry.request(exchange, headers):
+            await self._serve(exchange, headers)
 
-        async def answer(message: Message) -> None:
-            nonlocal has_begun
-            if message["type"] == "http.response.start":
-                has_begun = True
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
-            await send(message)
-
+    async def _serve(self, exchange: Exchange, headers: Mapping[bytes, bytes]) -> None:
         try:
-            self._access.check(scope["path"], headers)
-            await self._app(scope, receive, answer)
+            self._access.check(exchange.scope["path"], headers)
+            await self._app(exchange.scope, exchange.receive, exchange.send)
         except (CallerFault, KeyReused, Unavailable) as fault:
-            await response(fault, request_id)(scope, receive, answer)
+            await _answer(exchange, fault)
         except ClientDisconnect:
             return  # nobody is left to answer
         except Exception as error:
             # The traceback names places in our code; the message could hold a user's text.
             logger.error(  # noqa: TRY400 - for that reason
-                "request %s failed with %s at %s", request_id, type(error).__name__, _place(error)
+                "request %s failed with %s at %s",
+                exchange.request_id,
+                type(error).__name__,
+                _place(error),
             )
-            if has_begun:
+            if exchange.status is not None:
                 raise
-            await response(InternalFault(), request_id)(scope, receive, answer)
+            await _answer(exchange, InternalFault())
+
+
+async def _answer(exchange: Exchange, fault: MemoryFault) -> None:
+    exchange.code = fault.code
+    answer = response(fault, exchange.request_id)
+    await answer(exchange.scope, exchange.receive, exchange.send)
 
 
 def _single(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

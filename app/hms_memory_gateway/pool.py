@@ -7,8 +7,9 @@ leaves nothing behind.
 """
 
 from collections import Counter
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextvars import Context
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -18,30 +19,14 @@ import anyio
 from hms_memory_tool.errors import Unavailable
 from hms_memory_tool.files import MemoryFiles
 
+from .backoff import Failure
 from .compaction import Compacted, Progress
 from .connection import Connect, Connection, State
 from .problems import AtCapacity, ShuttingDown, StartFailed, StillOpening
 
 _TURNS = 5  # where all are busy, connections change hands this often in the longest wait
 _LIVED_SECONDS = 5.0  # an engine that ran this long did start: the next failure is a first one
-_FIRST_BACKOFF_SECONDS = 0.1
-_LAST_BACKOFF_SECONDS = 5.0
 _FORGET_SECONDS = 60.0  # names come from callers: a failure is not kept for ever
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An engine that did not start, or died at once; `count` in a row."""
-
-    count: int
-    at: float
-    error: Exception | None
-
-    @property
-    def retry_at(self) -> float:
-        """When the next attempt may be made."""
-        backoff = _FIRST_BACKOFF_SECONDS * 2.0 ** min(self.count - 1, 10)
-        return self.at + min(backoff, _LAST_BACKOFF_SECONDS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +47,7 @@ class Pool:
         idle_seconds: time after which an unused connection is closed.
         acquire_seconds: the longest wait for a connection.
         drain_seconds: how long connections wait for their leases when the pool closes.
+        waiting: entered by each request that has to wait for its connection.
     """
 
     def __init__(
@@ -72,6 +58,7 @@ class Pool:
         idle_seconds: float = 300,
         acquire_seconds: float = 5,
         drain_seconds: float = 10,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._connect = connect
         self._max_connections = max_connections
@@ -82,6 +69,7 @@ class Pool:
         self._connections: dict[str, Connection] = {}
         self._waiting: list[_Waiter] = []
         self._failures: dict[str, Failure] = {}
+        self._wait_for = waiting
         self._is_closing = False
         self._changed = anyio.Event()
         self._totals: Counter[str] = Counter()
@@ -95,7 +83,7 @@ class Pool:
         )
 
     def stats(self) -> dict[str, int]:
-        """What there is now, and what there has been in all: `opened`, `failed`, `closed_*`."""
+        """What there is now, and in all: `opened`, `failed`, `restarts` and `closed_*`."""
         states = Counter(connection.state for connection in self._connections.values())
         idle = sum(connection.is_idle for connection in self._connections.values())
         return {
@@ -103,6 +91,7 @@ class Pool:
             "busy": states[State.READY] - idle,
             "idle": idle,
             "draining": states[State.DRAINING],
+            "max": self._max_connections,
             "waiting": len(self._waiting),
             "leases": sum(connection.leases for connection in self._connections.values()),
             **self._totals,
@@ -190,7 +179,8 @@ class Pool:
     async def _open_connection(self, namespace: str) -> Connection:
         connection = self._connections.get(namespace)
         if self._is_closing or connection is None or not connection.is_ready:
-            connection = await self._ready(namespace)
+            with self._wait_for():
+                connection = await self._ready(namespace)
         return connection
 
     async def _ready(self, namespace: str) -> Connection:
@@ -261,7 +251,9 @@ class Pool:
             namespace, self._connect, drain_seconds=self._drain_seconds, on_change=self._notify
         )
         self._connections[namespace] = connection
-        self._tasks.start_soon(self._own, connection)
+        self._totals["restarts"] += namespace in self._failures
+        # It outlives the request that it is opened for, whose id and trace it must not carry on.
+        Context().run(self._tasks.start_soon, self._own, connection)
 
     async def _own(self, connection: Connection) -> None:
         try:
@@ -279,12 +271,11 @@ class Pool:
         if has_opened:
             self._totals[f"closed_{connection.close_reason}"] += 1
         lived = now - connection.ready_at if connection.ready_at is not None else 0
-        if lived < _LIVED_SECONDS and connection.close_reason in ("died", "wedged"):
+        if connection.close_reason in ("died", "wedged"):
             last = self._failures.get(connection.namespace)
             error = None if has_opened else connection.failure
-            self._failures[connection.namespace] = Failure(
-                last.count + 1 if last else 1, now, error
-            )
+            count = (last.count if last else 0) + 1 if lived < _LIVED_SECONDS else 0
+            self._failures[connection.namespace] = Failure(count, now, error)
         else:
             self._failures.pop(connection.namespace, None)
 

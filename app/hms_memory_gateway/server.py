@@ -15,11 +15,14 @@ from .connection import Connect
 from .embedded import embedded
 from .engine import Engine
 from .folders import Folders
+from .metrics import Metrics
 from .ownership import FolderTaken, owned
 from .protocol import BoundedHead
 from .readiness import Check, Readiness, answers, can_keep, can_run
 from .settings import Settings
 from .shared import shared
+from .telemetry import Telemetry
+from .tracing import configured
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +56,11 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     with _owned(settings.data_dir):
         logger.info("hms-mcp %s at %s (%s)", engine.version, engine.path, engine.reason)
         logger.info("stores are kept in %s", settings.data_dir)
-        connect = embedded(engine.path, settings, environ)
-        return _run(settings, connect, checks, Folders(settings.data_dir))
+        folders = Folders(settings.data_dir)
+        metrics = Metrics(engine_version=engine.version, data_dir=settings.data_dir)
+        telemetry = Telemetry(metrics, configured(environ))
+        connect = embedded(engine.path, settings, environ, telemetry.calls)
+        return _run(settings, connect, checks, telemetry, folders)
 
 
 def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> int:
@@ -66,19 +72,22 @@ def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> in
         environ: `HMS_MCP_TOKEN` of it is the engine's token.
     """
     logger.info("stores are kept by the hms-mcp at %s", url)
-    return _run(settings, shared(url, settings, environ), [("engine_unreachable", answers(url))])
+    telemetry = Telemetry(Metrics(), configured(environ))
+    connect = shared(url, settings, environ, telemetry.calls)
+    return _run(settings, connect, [("engine_unreachable", answers(url))], telemetry)
 
 
 def _run(
     settings: Settings,
     connect: Connect,
     checks: Sequence[tuple[str, Check]],
+    telemetry: Telemetry,
     folders: Folders | None = None,
 ) -> int:
     readiness = Readiness(checks, lambda: server.should_exit)
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect, readiness, folders),
+            create_app(settings, connect, readiness, folders, telemetry),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -92,7 +101,10 @@ def _run(
         signal.signal(number, server.handle_exit)
     with _listen(settings.host, settings.port) as listener:
         _announce(settings, listener)
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        finally:
+            telemetry.close()
     return 0 if server.started else 1
 
 

@@ -10,6 +10,7 @@ import platformdirs
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from .logs import Format, Level
 from .namespaces import store_name
 from .problems import CallerFault
 
@@ -104,6 +105,10 @@ class Settings(BaseSettings):
     default_namespace: str | None = Field(
         None, description="namespace of requests that name none: for a single user's sidecar"
     )
+    log_format: Format = Field(
+        "auto", description="`json`, `text`, or `auto`: text on a terminal, JSON elsewhere"
+    )
+    log_level: Level = Field("info", description="least logged: debug, info, warning, error")
 
     @field_validator("hms_args", mode="before")
     @classmethod

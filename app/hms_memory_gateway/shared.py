@@ -1,23 +1,29 @@
 """A shared engine: an `hms-mcp --transport http --namespace-arg` that somebody else runs."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import open_http
-from hms_memory_tool.store import HmsStore
+from hms_memory_tool.store import Call, HmsStore
 
 from .connection import Connect, Memory
 from .settings import Settings
 
 
-def shared(url: str, settings: Settings, environ: Mapping[str, str]) -> Connect:
+def shared(
+    url: str,
+    settings: Settings,
+    environ: Mapping[str, str],
+    watch: Callable[[Call], Call] = lambda call: call,
+) -> Connect:
     """Make the function that opens a namespace in a session of its own.
 
     Args:
         url: the engine's address, such as `http://127.0.0.1:8765/mcp`.
         settings: deadlines and limits.
         environ: `HMS_MCP_TOKEN` of it is the engine's token.
+        watch: makes of an engine's calls those that are used.
     """
     token = environ.get("HMS_MCP_TOKEN")
 
@@ -26,7 +32,7 @@ def shared(url: str, settings: Settings, environ: Mapping[str, str]) -> Connect:
         async with open_http(
             url, token, open_seconds=settings.open_seconds, call_seconds=settings.call_seconds
         ) as session:
-            store = HmsStore(session, namespace, is_shared=True)
+            store = HmsStore(watch(session), namespace, is_shared=True)
             files = await MemoryFiles.open(
                 store,
                 max_file_bytes=settings.max_file_bytes,

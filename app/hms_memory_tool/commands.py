@@ -178,7 +178,7 @@ RECALL_TOOL = {
 }
 
 _commands: TypeAdapter[Command] = TypeAdapter(Command)
-_names = [get_args(model.model_fields["command"].annotation)[0] for model in COMMANDS]
+COMMAND_NAMES = [get_args(model.model_fields["command"].annotation)[0] for model in COMMANDS]
 
 
 def parse_command(given: object) -> Command:
@@ -189,8 +189,8 @@ def parse_command(given: object) -> Command:
             the sentence names each such field and what it should be, never its value.
     """
     fields = _object(given)
-    if not isinstance(fields.get("command"), str) or fields["command"] not in _names:
-        raise Refused(f"`command` should be one of {', '.join(_names)}.")
+    if not isinstance(fields.get("command"), str) or fields["command"] not in COMMAND_NAMES:
+        raise Refused(f"`command` should be one of {', '.join(COMMAND_NAMES)}.")
     try:
         return _commands.validate_python(fields)
     except ValidationError as error:

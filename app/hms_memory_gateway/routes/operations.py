@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from hms_memory_gateway import documentation
 
@@ -22,3 +22,15 @@ async def readyz(request: Request) -> JSONResponse:
     if reason is None:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not_ready", "reason": reason}, 503, {"Retry-After": "1"})
+
+
+@router.get("/metrics", **documentation.METRICS, response_class=Response)
+async def metrics(request: Request) -> Response:
+    """The gateway's figures for Prometheus: as text, or as OpenMetrics for whoever accepts it.
+
+    They are for those who have the token, if there is one.
+    """
+    figures = request.state.metrics
+    figures.ready.set(await request.state.readiness.reason() is None)
+    content, media_type = figures.render(request.headers.get("accept", ""))
+    return Response(content, media_type=media_type)

@@ -89,7 +89,7 @@ async function listening(child: ChildProcess): Promise<number> {
     child.on("exit", (code) => reject(new Error(`exit code ${code}\n${log.join("\n")}`)));
     createInterface({ input: child.stderr! }).on("line", (line) => {
       log.push(line);
-      const port = /listening on http:\/\/[^ ]*:(\d+)$/.exec(line)?.[1];
+      const port = /listening on http:\/\/[^ "]*:(\d+)/.exec(line)?.[1];
       if (port !== undefined) resolve(Number(port));
     });
   });
