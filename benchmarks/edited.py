@@ -16,8 +16,10 @@ from hms_memory_gateway.blocks import Blocks
 from hms_memory_gateway.compaction import Progress
 from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.idempotency import Answers
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from measured import disk_bytes
 from notes import Notes
 from report import duration, ratio, shown, size, table
@@ -167,7 +169,7 @@ async def _edit(
     seconds = []
     with _counted() as compactions:
         async with Pool(stores.connect, idle_seconds=settings.idle_seconds) as pool:
-            blocks = Blocks(pool, Answers())
+            blocks = Blocks(pool, Answers(), Telemetry(Metrics()))
             await notes.view(blocks, _NAME)  # opens the store
             for number in range(1, edits + 1):
                 started = perf_counter()

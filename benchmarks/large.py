@@ -12,8 +12,10 @@ from hms_memory_gateway.blocks import Blocks
 from hms_memory_gateway.compaction import Compacted
 from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.idempotency import Answers
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from measured import Latencies, engines, forget_peak, peak_bytes, resident_bytes
 from notes import Notes
 from report import duration, ratio, shown, size, table
@@ -136,7 +138,7 @@ async def measure(engine: Engine, files: int) -> Large:
 
 
 async def _compact(pool: Pool, notes: Notes, others: Notes) -> tuple[Phase, Phase, Compacted]:
-    blocks = Blocks(pool, Answers())
+    blocks = Blocks(pool, Answers(), Telemetry(Metrics()))
     watch = _Watch(blocks, notes, others)
     await notes.view(blocks, _LARGE)  # opens the stores
     await others.view(blocks, _OTHER)

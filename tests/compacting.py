@@ -18,8 +18,10 @@ from hms_memory_gateway.blocks import Blocks
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.engine import Engine, default_cache, find
 from hms_memory_gateway.idempotency import Answers
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.errors import MemoryFault
 
 NAMESPACE = "n"
@@ -104,7 +106,7 @@ async def run(folder: Path, engine: Engine, seed: int, steps: Steps) -> None:
     settings = Settings(data_dir=folder, forget_seconds=1e9)
     chance = random.Random(seed)
     async with Pool(embedded(engine.path, settings, os.environ)) as pool:
-        blocks = Blocks(pool, Answers())
+        blocks = Blocks(pool, Answers(), Telemetry(Metrics()))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(write, blocks, chance, seed)
             await anyio.sleep(0.1)

@@ -18,9 +18,11 @@ from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.idempotency import Answers
 from hms_memory_gateway.maintenance import Maintenance
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.problems import StartFailed
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.commands import parse_command
 from hms_memory_tool.errors import MemoryFault, OutcomeUnknown
 from hms_memory_tool.keys import Attempt
@@ -39,7 +41,9 @@ class House:
 
     def __init__(self, pool: Pool, folder: Path, settings: Settings) -> None:
         self.pool = pool
-        self.blocks = Blocks(pool, Answers(), forgets_at_once=settings.forget_seconds == 0)
+        self.blocks = Blocks(
+            pool, Answers(), Telemetry(Metrics()), forgets_at_once=settings.forget_seconds == 0
+        )
         self.folders = Folders(folder)
         self.maintenance = Maintenance(pool, self.folders, settings.forget_seconds)
 
@@ -290,7 +294,7 @@ async def test_a_deletion_sent_again_after_a_compaction_spares_what_came_since(
         await house.create("f", "second\n")
         await house.create("g", "untouched\n")
         await house.pool.compact("n")
-        house.blocks = Blocks(house.pool, Answers())  # as after a restart
+        house.blocks = Blocks(house.pool, Answers(), Telemetry(Metrics()))  # as after a restart
         await house.do("delete", path="/memories/f", key="k")
         assert "second" in await house.do("view", path="/memories/f")
 
@@ -303,7 +307,7 @@ async def test_an_edit_sent_again_after_a_compaction_is_made_once(open_house: Op
                 "insert", key="k", path="/memories/f", insert_line=0, insert_text="once\n"
             )
             await house.pool.compact("n")
-            house.blocks = Blocks(house.pool, Answers())
+            house.blocks = Blocks(house.pool, Answers(), Telemetry(Metrics()))
         assert (await house.do("view", path="/memories/f")).count("once") == 1
 
 

@@ -1,6 +1,7 @@
 """Compaction as an operator meets it: over HTTP, by command, on a full disk, or a shared engine."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_the_command_compacts_with_a_gateway_and_without(serve: Serve, engine: E
         try:
             assert process.stderr is not None
             line = next(line for line in process.stderr if "listening on" in line)
-            port = line.strip().rsplit(":", 1)[-1]
+            port = re.findall(r"listening on http://[^:]+:(\d+)", line)[0]
             drain = threading.Thread(target=process.stderr.read)
             drain.start()
             done = command("B b", "--data-dir", folder, "--port", port, **binary)
@@ -127,14 +128,16 @@ from hms_memory_gateway.blocks import Blocks
 from hms_memory_gateway.embedded import embedded
 from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.idempotency import Answers
+from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.settings import Settings
+from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.errors import MemoryFault
 
 async def main(folder, engine, fill):
     settings = Settings(data_dir=folder, forget_seconds=1e9)
     async with Pool(embedded(engine, settings, os.environ)) as pool:
-        blocks = Blocks(pool, Answers())
+        blocks = Blocks(pool, Answers(), Telemetry(Metrics()))
         for number in range(40):
             text = f"{number} " + "word " * 4000
             path = f"/memories/{number}"
