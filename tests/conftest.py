@@ -206,7 +206,7 @@ def serve(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Serve:
         settings = Settings(data_dir=Path(folder), **options)
         metrics = Metrics(engine_version=engine.version, data_dir=settings.data_dir)
         telemetry = Telemetry(metrics, tracing)
-        connect = embedded(engine.path, settings, os.environ, telemetry.calls)
+        connect = embedded(engine.path, settings, os.environ, telemetry.calls, telemetry.compacted)
         return serving(settings, connect, Folders(settings.data_dir), telemetry)
 
     return start

@@ -28,6 +28,9 @@ def test_a_store_is_compacted_on_demand_by_the_value_of_the_header(serve: Serve)
         (store,) = (gateway.settings.data_dir / "stores").iterdir()
         assert gateway.http.post(f"/namespaces/{store.name}/compact").status_code == 200
         assert client.command("view", path="/memories/f")[0]
+        figures = gateway.http.get("/metrics").text
+        assert 'hms_gateway_compactions_total{outcome="ok"} 2.0' in figures
+        assert "hms_gateway_compaction_wait_duration_seconds_count 2.0" in figures
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from .held import Held, hold
 from .problems import NoRoom
 from .processes import Processes
 from .settings import Settings
-from .upkeep import Upkeep
+from .upkeep import Measure, Upkeep
 
 _ROOM_BYTES = 64 << 20  # what others need; and the first file of a store where there are no holes
 
@@ -32,6 +32,7 @@ def embedded(
     settings: Settings,
     environ: Mapping[str, str],
     watch: Callable[[Call], Call] = lambda call: call,
+    measure: Measure = lambda came_to, seconds: None,
 ) -> Connect:
     """Make the function that opens a namespace in a child of its own.
 
@@ -43,6 +44,7 @@ def embedded(
         settings: where stores are kept, and the limits.
         environ: the gateway's environment; what says how a store is kept reaches the child.
         watch: makes of an engine's calls those that commands use.
+        measure: told what came of each compaction, and how many seconds it took.
     """
     folders = Folders(settings.data_dir)
     folders.recover()
@@ -56,7 +58,7 @@ def embedded(
                 store = EmbeddedStore(namespace, folders, processes, settings, tasks)
                 await store.start()
                 try:
-                    yield await store.open(limiter, watch)
+                    yield await store.open(watch, limiter, measure)
                 finally:
                     with anyio.CancelScope(shield=True):
                         await store.close()
@@ -105,7 +107,9 @@ class EmbeddedStore:
         self._engine = CurrentEngine(self._held.value, self._mark)
         self._tasks.start_soon(self._watch, self._held.value)
 
-    async def open(self, limiter: anyio.CapacityLimiter, watch: Callable[[Call], Call]) -> Memory:
+    async def open(
+        self, watch: Callable[[Call], Call], limiter: anyio.CapacityLimiter, measure: Measure
+    ) -> Memory:
         """Open its files, and begin to look after it.
 
         Raises:
@@ -118,7 +122,12 @@ class EmbeddedStore:
             is_exclusive=True,
         )
         upkeep = Upkeep(
-            self._namespace, self.compact, self._is_large, lambda: self._is_marked, limiter
+            self._namespace,
+            self.compact,
+            self._is_large,
+            lambda: self._is_marked,
+            limiter,
+            measure,
         )
         return Memory(self._files, self._ended, self._is_alive, upkeep)
 

@@ -41,6 +41,7 @@ COMMAND_OUTCOMES = (
     *(OK, Refused.code, Contended.code, KeyReused.code),
     *(*_FAILED, INTERNAL, CANCELLED),
 )
+COMPACTION_OUTCOMES = (OK, *_FAILED, INTERNAL)
 TOOLS = ("forget", "get", "list", "recall", "remember", "stats")
 # Those of hms-mcp, and what the call itself can end in.
 CALL_OUTCOMES = (
@@ -116,6 +117,14 @@ class Metrics:
             "pool_wait", "Time that requests waited for a connection that was not open."
         )
         self.open_seconds = self._histogram("pool_open", "Time that it took to open stores.")
+        compactions = self._counter(
+            "compactions", "Stores that were compacted or should have been, by outcome.", "outcome"
+        )
+        self._compactions = {one: compactions.labels(one) for one in COMPACTION_OUTCOMES}
+        self._compaction_seconds = self._histogram("compaction", "Time that compactions took.")
+        self._compaction_waits = self._histogram(
+            "compaction_wait", "Longest time that commands can have waited for a compaction."
+        )
         self.ready = Gauge(
             "hms_gateway_ready", "1 while /readyz says so, else 0.", registry=self._registry
         )
@@ -176,6 +185,13 @@ class Metrics:
         self._call_seconds[tool].observe(seconds)
         if ended == "version_conflict":
             self._conflicts.inc()
+
+    def compacted(self, ended: str, seconds: float, wait_seconds: float | None) -> None:
+        """Count a compaction, by one of `COMPACTION_OUTCOMES`."""
+        self._compactions[ended].inc()
+        self._compaction_seconds.observe(seconds)
+        if wait_seconds is not None:
+            self._compaction_waits.observe(wait_seconds)
 
     def collect(self) -> Iterable[Metric]:
         """All figures as they are now; without the times at which counting began, which would be

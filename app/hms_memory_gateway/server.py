@@ -59,7 +59,7 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
         folders = Folders(settings.data_dir)
         metrics = Metrics(engine_version=engine.version, data_dir=settings.data_dir)
         telemetry = Telemetry(metrics, configured(environ))
-        connect = embedded(engine.path, settings, environ, telemetry.calls)
+        connect = embedded(engine.path, settings, environ, telemetry.calls, telemetry.compacted)
         return _run(settings, connect, checks, telemetry, folders)
 
 

@@ -10,9 +10,17 @@ from typing import Any
 from hms_memory_tool.store import Call
 
 from . import logs
+from .compaction import Compacted
 from .connection import Connect, Memory
 from .exchange import Exchange
-from .metrics import CALL_OUTCOMES, COMMAND_OUTCOMES, OK, Metrics, outcome
+from .metrics import (
+    CALL_OUTCOMES,
+    COMMAND_OUTCOMES,
+    COMPACTION_OUTCOMES,
+    OK,
+    Metrics,
+    outcome,
+)
 from .tracing import Span, Tracing
 
 logger = logging.getLogger(__name__)
@@ -86,6 +94,13 @@ class Telemetry:
                 return await call(tool, arguments)
 
         return called
+
+    def compacted(self, came_to: Compacted | Exception, seconds: float) -> None:
+        """A compaction, and what came of it."""
+        if isinstance(came_to, Compacted):
+            self.metrics.compacted(OK, seconds, came_to.wait_seconds)
+        else:
+            self.metrics.compacted(outcome(came_to, COMPACTION_OUTCOMES), seconds, None)
 
     def close(self) -> None:
         """Send what has not been sent."""

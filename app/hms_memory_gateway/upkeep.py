@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import anyio
 
@@ -13,6 +14,8 @@ from .namespaces import for_log
 from .problems import CompactionGaveWay
 
 logger = logging.getLogger(__name__)
+
+Measure: TypeAlias = Callable[[Compacted | Exception, float], None]
 
 _LOOK_SECONDS = 5.0  # between two looks at the size of an open store
 _SHARE = 20  # a store that is written to all the time is compacted a twentieth of it
@@ -42,6 +45,7 @@ class Upkeep:
         is_large: whether the store has become so large that it should be done.
         has_remains: whether the store holds what was edited or deleted.
         limiter: how many stores may be compacted at once.
+        measure: told what came of each compaction, and how many seconds it took.
     """
 
     def __init__(
@@ -51,12 +55,14 @@ class Upkeep:
         is_large: Callable[[], bool],
         has_remains: Callable[[], bool],
         limiter: anyio.CapacityLimiter,
+        measure: Measure = lambda came_to, seconds: None,
     ) -> None:
         self._namespace = namespace
         self._compact = compact
         self._is_large = is_large
         self._has_remains = has_remains
         self._limiter = limiter
+        self._measure = measure
         self._orders: list[_Order] = []
         self._woken = anyio.Event()
         self._rest_until = self._retry_at = -1.0
@@ -138,6 +144,7 @@ class Upkeep:
             self._rest_until = now + (now - started) * _SHARE
             self._retry_at = now if isinstance(outcome, Compacted) else now + _RETRY_SECONDS
             self._answer(orders, outcome)
+            self._measure(outcome, now - started)
         if isinstance(outcome, Compacted):
             self._log(
                 logging.INFO,
