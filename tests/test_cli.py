@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ TOKEN = "correct-horse-battery"
 class Process:
     """A running gateway."""
 
-    def __init__(self, process: subprocess.Popen[str], http: httpx2.Client) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], http: httpx2.Client) -> None:
         self.process = process
         self.http = http
 
@@ -52,24 +53,22 @@ def running(
     environ: Mapping[str, str], log: Path, *arguments: str, under: Sequence[str] = ()
 ) -> Generator[Process]:
     """A gateway that has said where it listens; ended at the end if it still runs."""
-    with log.open("w") as written:
-        process = subprocess.Popen(
-            [*under, *command(*arguments)], env=environ, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                written.write(line)
-                if found := re.search(r"listening on (http://[^\s\"]+)", line):
-                    break
-            else:
-                raise AssertionError(f"it ended with {process.wait()}: {log.read_text()}")
-            with httpx2.Client(base_url=found[1], trust_env=False, timeout=30) as http:
-                yield Process(process, http)
-        finally:
-            process.send_signal(signal.SIGTERM)
-            rest = process.communicate(timeout=30)[1]
-            written.write(rest)
+    with log.open("w") as written:  # a pipe that nobody reads would stop it, once full
+        process = subprocess.Popen([*under, *command(*arguments)], env=environ, stderr=written)
+    try:
+        address = _address(process, log)
+        with httpx2.Client(base_url=address, trust_env=False, timeout=30) as http:
+            yield Process(process, http)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    while not (found := re.search(r"listening on (http://[^\s\"]+)", log.read_text())):
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    return found[1]
 
 
 def run(environ: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

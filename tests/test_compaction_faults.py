@@ -14,6 +14,8 @@ import pytest
 from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.folders import Folders
 
+from .conftest import engines_in
+
 ReadStore = Callable[[Path, str], dict[str, str]]
 
 _VICTIMS = ("gateway", "old", "fresh")
@@ -122,13 +124,6 @@ def _read(folder: Path, read_store: ReadStore) -> dict[str, str]:
 
 def _wait_for_engines(folder: Path) -> None:
     until = time.monotonic() + _SECONDS
-    while any(_works_in(process, folder) for process in Path("/proc").glob("[0-9]*")):
+    while engines_in(folder):
         assert time.monotonic() < until, "an engine does not end"
         time.sleep(0.01)
-
-
-def _works_in(process: Path, folder: Path) -> bool:
-    try:
-        return (process / "cwd").readlink().is_relative_to(folder)
-    except OSError:
-        return False

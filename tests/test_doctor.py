@@ -24,7 +24,7 @@ from hms_memory_gateway.doctor.machine import judged
 from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.settings import Settings
 
-from .conftest import Client, processes_with, shared_engine
+from .conftest import Client, engines_in, shared_engine
 from .test_cli import command, environment, run, running
 from .test_survival import ALONE, can_mount
 from .test_tools import free_port
@@ -277,10 +277,7 @@ def test_an_engine_that_loses_what_it_acknowledged_is_found_out(
     engine: Engine, environ: dict[str, str], tmp_path: Path
 ) -> None:
     """It starts from nothing each time."""
-    forgetful = (
-        'for one; do case "$one" in --data-dir=*) rm -rf "${one#*=}/stores";; esac; done\n'
-        f'exec {engine.path} "$@"'
-    )
+    forgetful = f'case "$PWD" in */stores/*) rm -rf ./*;; esac\nexec {engine.path} "$@"'
     seen = examined({**environ, "HMS_MCP_BIN": str(script(tmp_path / "bad", forgetful))})
     assert (seen.code, seen.which("failure")) == (1, {"round trip"})
 
@@ -325,12 +322,12 @@ def test_interrupted_it_leaves_nothing_behind(
         assert process.stderr is not None
         assert any("looking at `start`" in line for line in process.stderr)
         (scratch,) = data.glob(".doctor-*")
-        assert processes_with(f"--data-dir={scratch}")
+        assert engines_in(scratch)
         process.send_signal(number)
         assert process.wait(timeout=30) == 130
         assert "Traceback" not in process.stderr.read()
     assert list(data.iterdir()) == []
-    assert processes_with(f"--data-dir={scratch}") == []
+    assert engines_in(scratch) == []
 
 
 # the data folder
