@@ -52,6 +52,17 @@ def test_a_crash_between_the_renames_is_undone(folders: Folders, tmp_path: Path)
     assert leftovers(tmp_path) == []
 
 
+def test_what_is_the_only_copy_is_never_deleted(folders: Folders, tmp_path: Path) -> None:
+    """An exchange failed, and so did its undoing: by then the disk is broken, not the store."""
+    (tmp_path / "compaction" / "replaced").mkdir()
+    (tmp_path / "stores" / "n").rename(tmp_path / "compaction" / "replaced" / "n")
+    folders.clear("n")
+    folders.begin("n")
+    assert text(folders) == "old"
+    assert Folders(tmp_path).recover() == []
+    assert text(folders) == "old"
+
+
 def test_a_crash_after_the_exchange_leaves_the_new_store(folders: Folders, tmp_path: Path) -> None:
     folders.exchange("n")
     assert Folders(tmp_path).recover() == []

@@ -44,6 +44,7 @@ class Folders:
 
     def store(self, name: str) -> Path:
         """The folder of a store, made if there is none."""
+        self._undo(name)
         return _made(self._stores / name)
 
     def has(self, name: str) -> bool:
@@ -59,14 +60,9 @@ class Folders:
 
         Call it before any engine is started.
         """
-        undone = []
+        undone = [path.name for path in list(_children(self._replaced)) if self._undo(path.name)]
         for replaced in _children(self._replaced):
-            store = self._stores / replaced.name
-            if store.exists():
-                _delete(replaced)
-            else:
-                _move(replaced, store)
-                undone.append(replaced.name)
+            _delete(replaced)
         for fresh in _children(self._fresh):
             _delete(fresh)
         return undone
@@ -109,7 +105,16 @@ class Folders:
 
     def clear(self, name: str) -> None:
         """Delete what was replaced; nothing uses it any more."""
-        _delete(self._replaced / name)
+        if self.has(name):  # else it is all that there is
+            _delete(self._replaced / name)
+
+    def _undo(self, name: str) -> bool:
+        """Put back what was replaced, if nothing has taken its place; whether that was so."""
+        replaced = self._replaced / name
+        is_half = replaced.exists() and not self.has(name)
+        if is_half:
+            _move(replaced, self._stores / name)
+        return is_half
 
     def journal_bytes(self, name: str) -> int:
         """What a store takes on the disk; its files are longer, with holes."""
