@@ -50,7 +50,8 @@ def test_it_is_text_for_people_and_json_for_machines(
     with logs.about(request_id="r1"):
         logger.info("said %d", 1)
     logger.debug("not said")
-    (line,) = stream.getvalue().splitlines()
+    # A gateway of other tests may end a request meanwhile.
+    (line,) = [line for line in stream.getvalue().splitlines() if "said" in line]
     if is_json:
         entry = json.loads(line)
         assert entry.pop("time").endswith("+00:00")
