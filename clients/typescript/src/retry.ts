@@ -2,6 +2,8 @@
 
 const BASE_MILLISECONDS = 250;
 const MAX_MILLISECONDS = 5_000;
+/** An attempt that is cut short leaves open what became of it; none is begun with less than this. */
+const ATTEMPT_MILLISECONDS = 100;
 
 /** What decides how long to wait. */
 export interface Situation {
@@ -25,7 +27,7 @@ export function waitMilliseconds(situation: Situation): number | undefined {
   const { attempts, random, retryAfterSeconds = 0, remainingMilliseconds } = situation;
   const ceiling = Math.min(BASE_MILLISECONDS * 2 ** (attempts - 1), MAX_MILLISECONDS);
   const wait = retryAfterSeconds * 1000 + random * ceiling;
-  return wait < remainingMilliseconds ? wait : undefined;
+  return wait + ATTEMPT_MILLISECONDS < remainingMilliseconds ? wait : undefined;
 }
 
 /** The seconds of a `Retry-After` header; undefined where it is missing, or a date. */

@@ -33,8 +33,8 @@ test("what the gateway asks for comes before the jitter", () => {
 });
 
 test("there is no wait that would use up the time that is left", () => {
-  assert.equal(waitMilliseconds({ ...situation, remainingMilliseconds: 126 }), 125);
-  assert.equal(waitMilliseconds({ ...situation, remainingMilliseconds: 125 }), undefined);
+  assert.equal(waitMilliseconds({ ...situation, remainingMilliseconds: 226 }), 125);
+  assert.equal(waitMilliseconds({ ...situation, remainingMilliseconds: 225 }), undefined);
   assert.equal(waitMilliseconds({ ...situation, remainingMilliseconds: -1 }), undefined);
 });
 
