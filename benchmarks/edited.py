@@ -15,12 +15,12 @@ import anyio
 from hms_memory_gateway.blocks import Blocks
 from hms_memory_gateway.compaction import Progress
 from hms_memory_gateway.engine import Engine
+from hms_memory_gateway.folders import disk_bytes
 from hms_memory_gateway.idempotency import Answers
 from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.pool import Pool
 from hms_memory_gateway.settings import Settings
 from hms_memory_gateway.telemetry import Telemetry
-from measured import disk_bytes
 from notes import Notes
 from report import duration, ratio, shown, size, table
 from stores import NO_COMPACTION, Opened, Stores

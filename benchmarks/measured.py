@@ -1,11 +1,10 @@
-"""What is measured: memory and disk as the kernel counts them, and how long commands take."""
+"""What is measured: memory as the kernel counts it, and how long commands take."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-_BLOCK_BYTES = 512  # the unit of `st_blocks`, whatever the file system's own is
 _PROC = Path("/proc")
 _SELF = _PROC / "self"
 
@@ -46,11 +45,6 @@ def forget_peak() -> None:
 def peak_bytes() -> int:
     """The most that this process has had in memory."""
     return _field(_SELF / "status", "VmHWM")
-
-
-def disk_bytes(folder: Path) -> int:
-    """What everything in a folder takes on the disk; an engine's files are longer, with holes."""
-    return sum(path.stat().st_blocks * _BLOCK_BYTES for path in folder.rglob("*") if path.is_file())
 
 
 def _arguments(pid: str) -> list[str]:

@@ -12,6 +12,7 @@ from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.processes import Processes
 from hms_memory_gateway.settings import Settings
 from hms_memory_tool.store import Document, HmsStore
+from hms_memory_tool.tree import listed
 from measured import engines, private_bytes, resident_bytes
 from notes import Notes
 from report import shown
@@ -60,15 +61,10 @@ class Stores:
 
     async def check(self, namespace: str, notes: Notes) -> None:
         """See that a store holds just these files: a figure counts if nothing was lost for it."""
-        texts: dict[str, str] = {}
-        cursor: str | None = None
         async with self._processes.open(namespace, self._folders.store(namespace)) as session:
             store = HmsStore(session, namespace)
-            while True:
-                page = await store.documents("", cursor, 100)
-                texts.update((one.key, one.text) for one in page.items)
-                if (cursor := page.cursor) is None:
-                    break
+            documents = listed(lambda cursor: store.documents("", cursor, 100))
+            texts = {one.key: one.text async for one in documents}
         if texts != dict(notes):
             raise RuntimeError(f"the store {namespace} does not hold what was written")
 

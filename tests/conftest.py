@@ -1,12 +1,14 @@
 """Fixtures: the real engine, gateways over it in this process, and real HTTP to them."""
 
 import json
+import logging
 import os
+import random
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -63,6 +65,14 @@ def pytest_terminal_summary(
     """The figures of the fault suite, where it has run."""
     for name, number in sorted(config.stash.get(FIGURES, Counter()).items()):
         terminalreporter.write_line(f"fault suite: {number} {name}")
+
+
+@pytest.fixture
+def fault_seed(pytestconfig: pytest.Config) -> int:
+    """What chance begins with: another one each time, unless `--fault-seed` repeats one."""
+    seed: int = pytestconfig.getoption("fault_seed") or random.randrange(1 << 32)
+    logging.getLogger(__name__).warning("--fault-seed %d", seed)  # shown if the test fails
+    return seed
 
 
 @pytest.fixture(scope="session")
@@ -239,6 +249,26 @@ def shared_engine(
             process.terminate()
 
 
+@asynccontextmanager
+async def stored(
+    engine: Engine,
+    folder: Path,
+    namespace: str,
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+) -> AsyncGenerator[tuple[HmsStore, EngineSession]]:
+    """A store of a data folder through an engine alone, as another client has it."""
+    async with open_stdio(
+        str(engine.path),
+        [f"--namespace={namespace}", f"--data-dir={folder}", *arguments],
+        environ or {},
+        open_seconds=30,
+        call_seconds=30,
+        on_stderr=print,
+    ) as session:
+        yield HmsStore(session, namespace), session
+
+
 ReadStore = Callable[[Path, str], dict[str, str]]
 
 
@@ -248,11 +278,8 @@ def read_store(engine: Engine) -> ReadStore:
 
     def read(folder: Path, namespace: str) -> dict[str, str]:
         async def documents() -> dict[str, str]:
-            arguments = [f"--namespace={namespace}", f"--data-dir={folder}", "--max-page=10000"]
-            async with open_stdio(
-                str(engine.path), arguments, {}, open_seconds=30, call_seconds=30, on_stderr=print
-            ) as session:
-                page = await HmsStore(session, namespace).documents("", None, 10_000)
+            async with stored(engine, folder, namespace, "--max-page=10000") as (store, _):
+                page = await store.documents("", None, 10_000)
                 return {document.key: document.text for document in page.items}
 
         return anyio.run(documents)
@@ -283,14 +310,7 @@ def open_store(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Open
     @asynccontextmanager
     async def opened(*arguments: str) -> AsyncGenerator[tuple[HmsStore, EngineSession]]:
         folder = tmp_path_factory.mktemp("store")
-        async with open_stdio(
-            str(engine.path),
-            [f"--data-dir={folder}", "--namespace=n", *arguments],
-            {},
-            open_seconds=30,
-            call_seconds=30,
-            on_stderr=print,
-        ) as session:
-            yield HmsStore(session, "n"), session
+        async with stored(engine, folder, "n", *arguments) as opened:
+            yield opened
 
     return opened

@@ -1,6 +1,5 @@
 """Stores that are compacted while they are used, over real engines."""
 
-import logging
 import os
 import random
 from collections import Counter
@@ -26,10 +25,9 @@ from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.commands import parse_command
 from hms_memory_tool.errors import MemoryFault, OutcomeUnknown
 from hms_memory_tool.keys import Attempt
-from hms_memory_tool.session import open_stdio
 from hms_memory_tool.store import Document, HmsStore
 
-from .conftest import FIGURES
+from .conftest import FIGURES, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -92,16 +90,8 @@ def open_raw(engine: Engine, tmp_path: Path) -> OpenRaw:
 
     @asynccontextmanager
     async def opened(environ: dict[str, str] | None = None) -> AsyncGenerator[HmsStore]:
-        arguments = [f"--data-dir={tmp_path}", "--namespace=n"]
-        async with open_stdio(
-            str(engine.path),
-            arguments,
-            environ or {},
-            open_seconds=30,
-            call_seconds=30,
-            on_stderr=print,
-        ) as session:
-            yield HmsStore(session, "n")
+        async with stored(engine, tmp_path, "n", environ=environ) as (store, _):
+            yield store
 
     return opened
 
@@ -378,11 +368,9 @@ async def test_a_wrong_passphrase_is_still_refused(open_house: OpenHouse) -> Non
 
 
 async def test_random_commands_between_compactions_are_all_there(
-    open_house: OpenHouse, pytestconfig: pytest.Config
+    open_house: OpenHouse, fault_seed: int
 ) -> None:
-    seed = pytestconfig.getoption("--fault-seed") or random.randrange(1 << 30)
-    logging.getLogger(__name__).warning("--fault-seed %d", seed)  # shown if this fails
-    chance = random.Random(seed)
+    chance = random.Random(fault_seed)
     expected: dict[str, str] = {}
     async with open_house() as house:
         for number in range(200):

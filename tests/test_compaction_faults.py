@@ -1,6 +1,5 @@
 """Gateways and engines killed at each step of a compaction: nothing lost, nothing twice."""
 
-import logging
 import os
 import random
 import subprocess
@@ -93,19 +92,21 @@ def _plan(runs: int, steps: int, seed: int) -> Iterator[tuple[str, int]]:
 
 
 def test_no_kill_at_any_step_loses_or_doubles_anything(
-    engine: Engine, tmp_path: Path, read_store: ReadStore, pytestconfig: pytest.Config
+    engine: Engine,
+    tmp_path: Path,
+    read_store: ReadStore,
+    pytestconfig: pytest.Config,
+    fault_seed: int,
 ) -> None:
     runs: int = pytestconfig.getoption("--compaction-runs")
-    seed = pytestconfig.getoption("--fault-seed") or random.randrange(1 << 30)
-    logging.getLogger(__name__).warning("--fault-seed %d", seed)  # shown if this fails
     expected = Expected()
-    whole = _run(tmp_path, engine, seed, "nobody", 0)
+    whole = _run(tmp_path, engine, fault_seed, "nobody", 0)
     expected.follow(whole)
     expected.matches(read_store(tmp_path, "n"))
     assert whole.count("compacted") == 2
     steps = int(whole[-1].removeprefix("steps "))
     died = 0
-    for number, (victim, step) in enumerate(_plan(runs, steps, seed), seed + 1):
+    for number, (victim, step) in enumerate(_plan(runs, steps, fault_seed), fault_seed + 1):
         lines = _run(tmp_path, engine, number, victim, step)
         died += not lines[-1].startswith("steps")
         expected.follow(lines)

@@ -4,7 +4,6 @@ A few hundred commands by default; `pytest tests/test_faults.py --fault-commands
 run, and `--fault-seed` repeats one.
 """
 
-import logging
 import os
 import random
 import signal
@@ -170,10 +169,9 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_dies(
     engine: Engine,
     tmp_path: Path,
     pytestconfig: pytest.Config,
+    fault_seed: int,
 ) -> None:
     commands = pytestconfig.getoption("fault_commands")
-    seed = pytestconfig.getoption("fault_seed") or random.randrange(1 << 32)
-    logging.getLogger(__name__).warning("--fault-seed %d", seed)  # shown if this fails
     counts: Counter[str] = Counter()
     environ = environment(
         engine,
@@ -184,9 +182,9 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_dies(
         HMS_GATEWAY_IDLE_SECONDS="0.5",
     )
     url = f"http://127.0.0.1:{environ['HMS_GATEWAY_PORT']}"
-    troubles = Troubles(environ, tmp_path / "log", seed, counts)
+    troubles = Troubles(environ, tmp_path / "log", fault_seed, counts)
     agents = [
-        Agent(url, namespace, seed + number, counts)
+        Agent(url, namespace, fault_seed + number, counts)
         for number, namespace in enumerate(NAMESPACES, 1)
     ]
 

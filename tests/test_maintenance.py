@@ -1,11 +1,8 @@
 """Compaction as an operator meets it: over HTTP, by command, on a full disk, or a shared engine."""
 
-import os
-import re
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +12,8 @@ from hms_memory_gateway.settings import Settings
 from hms_memory_gateway.shared import shared
 
 from .conftest import Gateway, Serve, serving, shared_engine
+from .test_cli import environment, run, running
+from .test_compaction import found
 
 
 def test_a_store_is_compacted_on_demand_by_the_value_of_the_header(serve: Serve) -> None:
@@ -68,56 +67,35 @@ def test_the_stores_of_a_shared_engine_are_not_ours_to_compact(
             assert (answer.status_code, answer.json()["code"]) == (501, "compaction_unsupported")
 
 
-def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hms_memory_gateway", "namespaces", "compact", *arguments],
-        env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_the_command_compacts_with_a_gateway_and_without(serve: Serve, engine: Engine) -> None:
-    binary = {"HMS_MCP_BIN": str(engine.path)}
+def test_the_command_compacts_with_a_gateway_and_without(
+    serve: Serve, engine: Engine, tmp_path: Path
+) -> None:
     with serve() as gateway:
-        folder = str(gateway.settings.data_dir)
+        folder = gateway.settings.data_dir
         for name in ("a", "B b"):
             gateway.client(name).command("create", path="/memories/f", file_text="a\n")
-    done = command("--all", "--data-dir", folder, **binary)
+    environ = environment(engine, folder)
+
+    def compact(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(environ, "namespaces", "compact", *arguments)
+
+    done = compact("--all")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("1 memories") == 2
-    done = command("nobody", "--data-dir", folder, **binary)
+    done = compact("nobody")
     assert done.returncode == 1
     assert "There is no memory of this namespace." in done.stdout
-    done = command("a", "--data-dir", f"{folder}/nothing", **binary)
+    done = compact("a", "--data-dir", f"{folder}/nothing")
     assert done.returncode == 1
     assert "There is no data folder" in done.stderr
-    assert command("--data-dir", folder, **binary).returncode == 2
+    assert compact().returncode == 2
 
-    port = "0"
-    serving_command = [sys.executable, "-m", "hms_memory_gateway", "--data-dir", folder]
-    with subprocess.Popen(
-        [*serving_command, "--port", port],
-        env={**os.environ, **binary},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            line = next(line for line in process.stderr if "listening on" in line)
-            port = re.findall(r"listening on http://[^:]+:(\d+)", line)[0]
-            drain = threading.Thread(target=process.stderr.read)
-            drain.start()
-            done = command("B b", "--data-dir", folder, "--port", port, **binary)
-            assert (done.returncode, "1 memories" in done.stdout) == (0, True), done
-            done = command("a", "--data-dir", folder, "--port", "1", **binary)
-            assert done.returncode == 1
-            assert "--port" in done.stdout
-        finally:
-            process.terminate()
-    drain.join()
+    with running(environ, tmp_path / "log") as process:
+        done = compact("B b", "--port", str(process.http.base_url.port))
+        assert (done.returncode, "1 memories" in done.stdout) == (0, True), done
+        done = compact("a", "--port", "1")
+        assert done.returncode == 1
+        assert "--port" in done.stdout
 
 
 _FULL = """
@@ -217,8 +195,7 @@ def test_a_command_at_zero_seconds_says_when_what_it_replaced_is_still_there(
         assert "MARK-2" in client.command("view", path="/memories/f")[1]
         obstacle.unlink()
         assert gateway.http.post("/memory/command", json=edit, headers=headers).status_code == 200
-        texts = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
-        assert not any(b"MARK-1" in text for text in texts)
+        assert found(tmp_path, "MARK-1") == []
         assert "MARK-2" in client.command("view", path="/memories/f")[1]
 
 

@@ -23,8 +23,8 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         self._token = settings.token.get_secret_value().encode() if settings.token else None
-        listened = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self._hosts = frozenset((*LOOPBACK_HOSTS, listened.lower(), *settings.allowed_hosts))
+        listened = settings.url_host.lower()
+        self._hosts = frozenset((*LOOPBACK_HOSTS, listened, *settings.allowed_hosts))
 
     def check(self, path: str, headers: Mapping[bytes, bytes]) -> None:
         """Let a request pass, or say why not.

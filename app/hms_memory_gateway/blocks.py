@@ -28,8 +28,9 @@ from hms_memory_tool.results import Recalled, render
 from .idempotency import Answer, Answers
 from .metrics import RECALL
 from .pool import Pool
-from .problems import BodyInvalid, CompactionGaveWay, NotForgotten
+from .problems import BodyInvalid, NotForgotten
 from .telemetry import Telemetry
+from .upkeep import insist
 
 T = TypeVar("T")
 _TRIES = 3
@@ -95,12 +96,10 @@ class Blocks:
         return _answer(done)
 
     async def _forget(self, namespace: str) -> None:
-        for tried in range(1, _TRIES + 1):
-            try:
-                return await self._pool.forget(namespace)
-            except Unavailable as fault:
-                if tried == _TRIES or not isinstance(fault, CompactionGaveWay):
-                    raise NotForgotten(str(fault)) from fault
+        try:
+            await insist(lambda: self._pool.forget(namespace))
+        except Unavailable as fault:
+            raise NotForgotten(str(fault)) from fault
 
     async def recall(self, namespace: str, given: object) -> Answer:
         """Run the `input` of a `memory_recall` block.

@@ -18,6 +18,7 @@ from .compaction import Compacted, Progress
 from .embedded import embedded
 from .engine import Engine
 from .folders import Folders
+from .local import client_options
 from .maintenance import Maintenance
 from .ownership import FolderTaken, owned
 from .pool import Pool
@@ -46,29 +47,27 @@ def compact_stores(
     names = [name] if name is not None else folders.names()
     try:
         with owned(settings.data_dir):
-            return anyio.run(_in_process, settings, engine(), environ, names)
+            return anyio.run(_in_process, settings, engine(), environ, folders, names)
     except FolderTaken:
         return anyio.run(_through_gateway, settings, names)
 
 
 async def _in_process(
-    settings: Settings, engine: Engine, environ: Mapping[str, str], names: Sequence[str]
+    settings: Settings,
+    engine: Engine,
+    environ: Mapping[str, str],
+    folders: Folders,
+    names: Sequence[str],
 ) -> int:
     connect = embedded(engine.path, settings, environ)
     async with Pool(connect, acquire_seconds=settings.open_seconds) as pool:
-        maintenance = Maintenance(pool, Folders(settings.data_dir), _NEVER)
+        maintenance = Maintenance(pool, folders, _NEVER)
         return await _each(names, maintenance.compact)
 
 
 async def _through_gateway(settings: Settings, names: Sequence[str]) -> int:
-    token = settings.token.get_secret_value() if settings.token else ""
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    async with httpx2.AsyncClient(
-        base_url=f"http://{host}:{settings.port}",
-        headers={"Authorization": f"Bearer {token}"} if token else {},
-        timeout=None,
-        trust_env=False,
-    ) as http:
+    # It takes as long as a store is large.
+    async with httpx2.AsyncClient(**client_options(settings), timeout=None) as http:
 
         async def compact(name: str, progress: Progress) -> Compacted:
             try:

@@ -16,8 +16,8 @@ import anyio
 from hms_memory_tool.errors import EngineFault, NotFound
 from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.keys import RECORD_PREFIX
-from hms_memory_tool.store import Document, Entry, HmsStore
-from hms_memory_tool.tree import advanced
+from hms_memory_tool.store import Document, Entry, HmsStore, Page
+from hms_memory_tool.tree import listed
 
 from .problems import CompactionGaveWay
 
@@ -67,11 +67,10 @@ class Compacted:
 
 
 class Copying:
-    """The copying of one store into another.
+    """The copying of one store into another, which each step is given: it is opened twice.
 
     Args:
         old: the store that is in use.
-        new: the store that is filled.
         changes: what is written to the old one, noted from before the start.
         max_page: the longest listing that the engine gives.
         is_patient: rest as long as is worked, so that others are served first.
@@ -104,7 +103,8 @@ class Copying:
         Raises:
             MemoryFault: one of the engines failed, or a memory cannot be written as it was.
         """
-        order = sorted([_age(entry) async for entry in self._entries()])
+        entries = listed(lambda cursor: self._old.entries("", cursor, self._max_page))
+        order = sorted([_age(entry) async for entry in entries])
         for number, (*_, key) in enumerate(order, 1):
             if key not in self._changes:
                 await self._copy(new, key)
@@ -215,24 +215,13 @@ class Copying:
         if key not in self._changes:
             raise _difference()
 
-    async def _entries(self) -> AsyncGenerator[Entry]:
-        cursor: str | None = None
-        while True:
-            page = await self._old.entries("", cursor, self._max_page)
-            for entry in page.items:
-                yield entry
-            if (cursor := advanced(cursor, page.cursor)) is None:
-                return
+    def _documents(self, store: HmsStore) -> AsyncGenerator[Document]:
+        async def ask(cursor: str | None) -> Page[Document]:
+            if cursor is not None:
+                await self._rest()
+            return await store.documents("", cursor, min(_PAGE, self._max_page))
 
-    async def _documents(self, store: HmsStore) -> AsyncGenerator[Document]:
-        cursor: str | None = None
-        while True:
-            page = await store.documents("", cursor, min(_PAGE, self._max_page))
-            for document in page.items:
-                yield document
-            if (cursor := advanced(cursor, page.cursor)) is None:
-                return
-            await self._rest()
+        return listed(ask)
 
     async def _rest(self) -> None:
         if self._is_patient:

@@ -165,15 +165,18 @@ class Connection:
                 self._on_change()
 
     async def _hold(self, memory: Memory) -> None:
-        async with anyio.create_task_group() as watchers:
-            watchers.start_soon(self._watch_end, memory)
-            watchers.start_soon(self._watch_doubt, memory)
+        try:
+            async with anyio.create_task_group() as watchers:
+                watchers.start_soon(self._watch_end, memory)
+                watchers.start_soon(self._watch_doubt, memory)
+                if memory.upkeep:
+                    watchers.start_soon(memory.upkeep.run)
+                await self._stopped.wait()
+                watchers.cancel_scope.cancel()
+        finally:
+            # Not for `run` itself to do: cancelled before it began, it would leave some waiting.
             if memory.upkeep:
-                watchers.start_soon(memory.upkeep.run)
-            await self._stopped.wait()
-            watchers.cancel_scope.cancel()
-        if memory.upkeep:
-            memory.upkeep.end()  # cancelled before it began, it would leave somebody waiting
+                memory.upkeep.end()
 
     async def _watch_end(self, memory: Memory) -> None:
         await memory.ended.wait()

@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from hms_memory_gateway import engine_install as install
+from hms_memory_gateway.durable import sync
 from hms_memory_gateway.engine_install import Failed, Progress, progress_for, step
 
 __all__ = ["Bounds", "Engine", "EngineMissing", "Progress", "default_cache", "ensure", "find"]
@@ -261,18 +262,10 @@ def _settle(search: _Search, built: Path) -> Engine:
     """Move a binary to its final name, as the last step, once it runs and is on the disk."""
     tried = search.probe(built, "this gateway built it with cargo")
     _private(search.final.parent)
-    _sync(built)
+    sync(built)
     built.replace(search.final)
-    _sync(search.final.parent)
+    sync(search.final.parent)
     return Engine(search.final.absolute(), tried.reason, tried.version)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _ways_out(reasons: Mapping[str, str]) -> str:

@@ -21,6 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from time import sleep, time
 
+from .durable import sync
+
 _BLOCK_BYTES = 512  # the unit of `st_blocks`, whatever the file system's own is
 _TRIES = 50  # to delete a folder that a dying engine still writes into
 _PAUSE_SECONDS = 0.1
@@ -100,8 +102,8 @@ class Folders:
         """See to it that a successor is on the disk, to its last file and name."""
         for folder, _, files in os.walk(self._fresh / name):
             for file in files:
-                _sync(Path(folder) / file)
-            _sync(Path(folder))
+                sync(Path(folder) / file)
+            sync(Path(folder))
 
     def clear(self, name: str) -> None:
         """Delete what was replaced; nothing uses it any more."""
@@ -118,12 +120,12 @@ class Folders:
 
     def journal_bytes(self, name: str) -> int:
         """What a store takes on the disk; its files are longer, with holes."""
-        return _used(self._stores / name)
+        return disk_bytes(self._stores / name)
 
     def note_size(self, name: str) -> None:
         """Remember how large a successor is that has just been filled."""
         _made(self._sizes)
-        (self._sizes / name).write_text(str(_used(self._fresh / name)))
+        (self._sizes / name).write_text(str(disk_bytes(self._fresh / name)))
 
     def fresh_bytes(self, name: str) -> int:
         """How large a store was when it was last compacted; 0 if it never was."""
@@ -148,7 +150,7 @@ class Folders:
             mark.touch()
             if since is not None:
                 os.utime(mark, (since, since))
-            _sync(self._marks)
+            sync(self._marks)
 
     def unmark(self, name: str) -> None:
         """Write down that it does not any more."""
@@ -179,15 +181,15 @@ def _made(folder: Path) -> Path:
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for one in missing:
-        _sync(one.parent)
+        sync(one.parent)
     return folder
 
 
 def _move(source: Path, target: Path) -> None:
     _made(target.parent)
     source.rename(target)
-    _sync(target.parent)
-    _sync(source.parent)
+    sync(target.parent)
+    sync(source.parent)
 
 
 def _delete(folder: Path) -> None:
@@ -199,21 +201,14 @@ def _delete(folder: Path) -> None:
     else:
         shutil.rmtree(folder)  # says why not
     if folder.parent.exists():
-        _sync(folder.parent)
+        sync(folder.parent)
 
 
-def _used(folder: Path) -> int:
+def disk_bytes(folder: Path) -> int:
+    """What the files in a folder take on the disk; an engine's are longer, with holes."""
     used = 0
     for parent, _, files in os.walk(folder):
         for file in files:
             with suppress(FileNotFoundError):  # the engine replaces its own
                 used += (Path(parent) / file).stat().st_blocks * _BLOCK_BYTES
     return used
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

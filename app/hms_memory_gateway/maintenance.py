@@ -11,11 +11,11 @@ from .compaction import Compacted, Progress
 from .folders import Folders
 from .namespaces import for_log, named
 from .pool import Pool
-from .problems import CompactionGaveWay, CompactionUnsupported, NamespaceNotFound
+from .problems import CompactionUnsupported, NamespaceNotFound
+from .upkeep import insist
 
 logger = logging.getLogger(__name__)
 
-_TRIES = 3  # where commands come first, or the store is closed for another
 _EARLY = 0.8  # of the time, after which a store's turn has come: a compaction takes a while
 _LOOKS = 10  # in that time, for stores whose turn has come
 _MIN_LOOK_SECONDS = 0.2
@@ -70,9 +70,4 @@ class Maintenance:
         name = named(value)
         if not await run_sync(self._folders.has, name):
             raise NamespaceNotFound
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._pool.compact(name, progress)
-            except CompactionGaveWay:
-                continue
-        return await self._pool.compact(name, progress)
+        return await insist(lambda: self._pool.compact(name, progress))

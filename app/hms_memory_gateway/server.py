@@ -146,5 +146,4 @@ def _listen(host: str, port: int) -> socket.socket:
 def _announce(settings: Settings, listener: socket.socket) -> None:
     if settings.token is None:
         logger.info("no token is set: whoever reaches this address can read and write")
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    logger.info("listening on http://%s:%d", host, listener.getsockname()[1])
+    logger.info("listening on http://%s:%d", settings.url_host, listener.getsockname()[1])

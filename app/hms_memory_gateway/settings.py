@@ -37,6 +37,11 @@ def _default_data_dir() -> Path:
     return platformdirs.user_data_path("hms-memory-gateway")
 
 
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL, where an address of IPv6 has brackets."""
+    return f"[{host}]" if ":" in host else host
+
+
 class Settings(BaseSettings):
     """All settings, checked; they never change while the gateway runs."""
 
@@ -169,6 +174,11 @@ class Settings(BaseSettings):
                 "what was deleted for as long as it likes."
             )
         return self
+
+    @property
+    def url_host(self) -> str:
+        """The address to listen on as it stands in a URL."""
+        return bracketed(self.host)
 
     @property
     def is_loopback(self) -> bool:

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import anyio
 
@@ -14,12 +15,26 @@ from .namespaces import for_log
 from .problems import CompactionGaveWay
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Measure: TypeAlias = Callable[[Compacted | Exception, float], None]
 
 _LOOK_SECONDS = 5.0  # between two looks at the size of an open store
 _SHARE = 20  # a store that is written to all the time is compacted a twentieth of it
+_TRIES = 3
 _RETRY_SECONDS = 60.0  # after a failure
+
+
+async def insist(compact: Callable[[], Awaitable[T]]) -> T:
+    """Compact, again where commands come first or the store is closed for another.
+
+    Raises:
+        CompactionGaveWay: they did each time.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(CompactionGaveWay):
+            return await compact()
+    return await compact()
 
 
 @dataclass(slots=True, eq=False)
@@ -81,16 +96,13 @@ class Upkeep:
 
     async def run(self) -> None:
         """Look after the store for as long as it is open; cancelled when it closes."""
-        try:
-            while True:
-                if self._orders or (anyio.current_time() >= self._rest_until and self.is_due):
-                    await self._compact_once()
-                self._woken = anyio.Event()
-                if not self._orders:
-                    with anyio.move_on_after(_LOOK_SECONDS):
-                        await self._woken.wait()
-        finally:
-            self.end()
+        while True:
+            if self._orders or (anyio.current_time() >= self._rest_until and self.is_due):
+                await self._compact_once()
+            self._woken = anyio.Event()
+            if not self._orders:
+                with anyio.move_on_after(_LOOK_SECONDS):
+                    await self._woken.wait()
 
     def end(self) -> None:
         """Tell those who wait that there will be no compaction any more."""

@@ -29,7 +29,7 @@ from .paths import ROOT
 from .recall import Terms, merge, rank, recalled
 from .results import Recalled
 from .store import Document, Entry, Hit, Limits, Store
-from .tree import Tree, advanced
+from .tree import Tree, listed
 
 ATTEMPTS = 25  # the seed's: how often an edit is tried while others change the file
 _BACKOFF_SECONDS = 0.005  # the most that the first retry waits; each later one a step more
@@ -176,14 +176,9 @@ class MemoryFiles:
 
     async def _scan(self, terms: Terms, k: int) -> list[Hit]:
         """Find what the engine cannot: to it, a clause written without spaces is one word."""
-        found: dict[str, set[str]] = {}
-        cursor: str | None = None
-        scanned = min(_SCAN_PAGE, self._limits.max_page)
-        while True:
-            page = await self._store.documents(ROOT + "/", cursor, scanned)
-            found.update((one.key, terms.pairs_in(one.text)) for one in page.items)
-            if (cursor := advanced(cursor, page.cursor)) is None:
-                break
+        limit = min(_SCAN_PAGE, self._limits.max_page)
+        documents = listed(lambda cursor: self._store.documents(ROOT + "/", cursor, limit))
+        found = {one.key: terms.pairs_in(one.text) async for one in documents}
         ranked = rank(found)[:k]
         hits: list[Hit] = []
         for key, score in ranked:

@@ -3,9 +3,10 @@
 A directory is the keys that begin with its path and a slash, never a bare prefix.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from time import time
+from typing import TypeVar
 
 from . import intents, paths
 from .errors import (
@@ -20,8 +21,9 @@ from .errors import (
 )
 from .intents import Intent
 from .keys import Key, signed
-from .store import Document, Entry, Limits, Store
+from .store import Document, Entry, Limits, Page, Store
 
+T = TypeVar("T")
 _DELETE_KEYS = 1_000  # the engine's limit for one call
 
 
@@ -72,15 +74,10 @@ class Tree:
             return list(first.items)
         return [entry async for entry in self.below(path)]
 
-    async def below(self, directory: str) -> AsyncIterator[Entry]:
+    def below(self, directory: str) -> AsyncIterator[Entry]:
         """Every file below a directory, however deep, in key order."""
-        cursor: str | None = None
-        while True:
-            page = await self._store.entries(directory + "/", cursor, self._limits.max_page)
-            for entry in page.items:
-                yield entry
-            if (cursor := advanced(cursor, page.cursor)) is None:
-                return
+        limit = self._limits.max_page
+        return listed(lambda cursor: self._store.entries(directory + "/", cursor, limit))
 
     async def move(self, sources: Sequence[Entry], old: str, new: str, key: Key | None) -> None:
         """Copy everything, then delete the sources; a failure before that undoes the copies.
@@ -201,7 +198,25 @@ def _is_before(entry: Entry, declared: Entry) -> bool:
     return entry.updated_at <= declared.updated_at
 
 
-def advanced(before: str | None, after: str | None) -> str | None:
+async def listed(ask: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncGenerator[T]:
+    """Everything in a listing, in key order.
+
+    Args:
+        ask: gives the page after a cursor, the first one after None.
+
+    Raises:
+        EngineFault: the listing does not advance.
+    """
+    cursor: str | None = None
+    while True:
+        page = await ask(cursor)
+        for item in page.items:
+            yield item
+        if (cursor := _advanced(cursor, page.cursor)) is None:
+            return
+
+
+def _advanced(before: str | None, after: str | None) -> str | None:
     """The cursor of the next page, which lies further on, or a listing would never end."""
     if before is not None and after is not None and after <= before:
         raise EngineFault("a listing of the engine does not advance")

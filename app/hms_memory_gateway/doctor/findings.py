@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hms_memory_gateway.engine import Engine, find
+from hms_memory_gateway.ownership import LOCK
 from hms_memory_gateway.settings import Settings
 
 
@@ -114,7 +115,7 @@ class Case:
         Told by its lock, which is tried as a shared one, and let go in the same instant.
         """
         try:
-            with (self.settings.data_dir / ".gateway.lock").open("rb") as lock:
+            with (self.settings.data_dir / LOCK).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

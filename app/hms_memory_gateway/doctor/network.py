@@ -1,13 +1,12 @@
 """Who may call, who listens, and an engine that is reached over the network."""
 
 import errno
-import ipaddress
 import socket
-from contextlib import suppress
 
 import anyio
 import httpx2
 
+from hms_memory_gateway.local import client_options
 from hms_memory_gateway.readiness import answers
 from hms_memory_tool.errors import MemoryFault
 from hms_memory_tool.session import open_http
@@ -77,13 +76,7 @@ def port(case: Case) -> Finding:
 def _listener(case: Case) -> Finding:
     """Look at what listens there."""
     settings = case.settings
-    url = f"http://{_reachable(settings.host)}:{settings.port}"
-    token = settings.token.get_secret_value() if settings.token else None
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    # No proxy of the environment's leads back to this machine.
-    with httpx2.Client(
-        base_url=url, headers=headers, timeout=_ASK_SECONDS, trust_env=False
-    ) as http:
+    with httpx2.Client(**client_options(settings), timeout=_ASK_SECONDS) as http:
         try:
             if not _is_gateway(http):
                 return failure(
@@ -96,15 +89,6 @@ def _listener(case: Case) -> Finding:
                 f"what listens on {settings.host} port {settings.port} gives no answer ({error})",
                 f"If it is a gateway, restart it. Otherwise end it, or {_OTHER_PORT}.",
             )
-
-
-def _reachable(host: str) -> str:
-    """Where one that listens on a host can be asked; on all addresses, it listens on loopback."""
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host)
-        if address.is_unspecified:
-            host = "::1" if address.version == 6 else "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
 
 
 def _is_gateway(http: httpx2.Client) -> bool:
