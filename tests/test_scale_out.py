@@ -15,7 +15,7 @@ from hms_memory_gateway.namespaces import mapped
 from hms_memory_gateway.ring import bucket, owners
 from hms_memory_tool import HolographicMemoryToolSync
 
-from .haproxy import HAProxy, balancing
+from .haproxy import HAProxy, balancing, until
 from .test_cli import Process, command, environment, running
 from .test_tools import free_port
 
@@ -195,6 +195,8 @@ def test_a_gateway_that_is_killed_loses_nothing_and_nobody_else_notices(
             gateways.kill(NAMES[0])
             # The others write on while it is away: none of them waits for its return.
             wait_for(others, 20)
+            # Quick others alone would have it back before the first that asks for it is refused.
+            until(lambda: (NAMES[0], "503") in proxy.requests())
             gateways.start(NAMES[0])
             wait_for(first, 5)
         finally:
