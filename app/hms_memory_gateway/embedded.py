@@ -211,9 +211,10 @@ class EmbeddedStore:
                 await run_sync(self._folders.clear, self._namespace)
 
     def _settle_mark(self, has_remains: bool, since: float) -> None:
-        self._folders.unmark(self._namespace)
         if has_remains:
-            self._folders.mark(self._namespace, since)
+            self._folders.mark(self._namespace, since)  # at no instant is it without one
+        else:
+            self._folders.unmark(self._namespace)
         self._is_marked = has_remains
         self._is_outdated = False
 

@@ -143,14 +143,15 @@ class Folders:
 
         Args:
             name: the store.
-            since: seconds since 1970; now, if not given. An earlier mark stays as it is.
+            since: seconds since 1970, whatever was written down before; without it, now, unless
+                an earlier time is.
         """
         mark = _made(self._marks) / name
         if not mark.exists():
             mark.touch()
-            if since is not None:
-                os.utime(mark, (since, since))
             sync(self._marks)
+        if since is not None:
+            os.utime(mark, (since, since))
 
     def unmark(self, name: str) -> None:
         """Write down that it does not any more."""
