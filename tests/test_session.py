@@ -263,21 +263,3 @@ async def test_cancelled_while_opening_it_leaves_no_process(engines: Engines, tu
     with anyio.fail_after(CLOSE_SECONDS):
         while engines.pids():  # one that is cancelled in mid-spawn dies on its own
             await checkpoint()
-
-
-async def test_sessions_leave_no_process_and_no_descriptor(engines: Engines) -> None:
-    async def use() -> None:
-        async with engines.open("n") as session:
-            assert await is_usable(session)
-        await last_words(engines.open("n", "--no-such-flag"))
-
-    await use()
-    before = descriptors()
-    for _ in range(20):
-        await use()
-    assert descriptors() <= before
-    assert not engines.pids()
-
-
-def descriptors() -> int:
-    return len(os.listdir("/dev/fd"))
