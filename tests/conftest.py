@@ -7,13 +7,13 @@ import random
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
+    nullcontext,
     suppress,
 )
 from itertools import count
@@ -28,7 +28,7 @@ import uvicorn
 from hms_memory_gateway.application import create_app
 from hms_memory_gateway.connection import Connect
 from hms_memory_gateway.embedded import embedded
-from hms_memory_gateway.engine import Engine, default_cache, ensure, progress_for
+from hms_memory_gateway.engine import Engine, EngineMissing, default_cache, ensure, progress_for
 from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.protocol import BoundedHead
@@ -41,9 +41,6 @@ _START_SECONDS = 10.0
 
 # The clients under test obey the environment's proxies, which have no way to this machine.
 os.environ["NO_PROXY"] = "localhost,127.0.0.1"
-
-
-FIGURES: pytest.StashKey[Counter[str]] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,12 +56,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fault-seed", type=int, default=None, help="repeat the faults of a seed")
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """The figures of the fault suite, where it has run."""
-    for name, number in sorted(config.stash.get(FIGURES, Counter()).items()):
-        terminalreporter.write_line(f"fault suite: {number} {name}")
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The figures that tests have recorded (`record_property`)."""
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            for name, value in report.user_properties:
+                terminalreporter.write_line(f"{name}: {value}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Install the engine before there are workers, who could not show how far that is."""
+    with suppress(EngineMissing):  # each test that needs it says so
+        installed(config)
 
 
 @pytest.fixture
@@ -81,14 +85,17 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"use_uvloop": True}
 
 
+def installed(config: pytest.Config) -> Engine:
+    """The real hms-mcp, installed if this machine has none; that takes minutes and says so."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else nullcontext():
+        return ensure(os.environ, default_cache(), progress_for(sys.stderr))
+
+
 @pytest.fixture(scope="session")
 def engine(pytestconfig: pytest.Config) -> Engine:
-    """The real hms-mcp, installed if this machine has none; that takes minutes and says so."""
-    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
-    if capture is None:
-        return ensure(os.environ, default_cache(), progress_for(sys.stderr))
-    with capture.global_and_fixture_disabled():
-        return ensure(os.environ, default_cache(), progress_for(sys.stderr))
+    """The real hms-mcp."""
+    return installed(pytestconfig)
 
 
 def processes_with(*arguments: str) -> list[int]:

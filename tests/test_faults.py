@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +22,6 @@ import pytest
 
 from hms_memory_gateway.engine import Engine
 
-from .conftest import FIGURES
 from .memory_model import ROOT, State, after, listed, shown
 from .test_cli import environment, running
 from .test_tools import free_port
@@ -169,6 +169,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_dies(
     engine: Engine,
     tmp_path: Path,
     pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
     fault_seed: int,
 ) -> None:
     commands = pytestconfig.getoption("fault_commands")
@@ -205,6 +206,7 @@ def test_nothing_acknowledged_is_lost_or_done_twice_whatever_dies(
         for agent in agents:
             agent.check([agent.state])
             agent.close()
-    pytestconfig.stash[FIGURES] = counts
+    for name, number in sorted(counts.items()):
+        record_property(name, number)
     assert counts["commands"] == commands // len(agents) * len(agents)
     assert counts["SIGKILL of an engine"] > 0

@@ -144,7 +144,7 @@ def test_every_route_is_in_the_table(gateway: Gateway) -> None:
     assert documented == served | {"/openapi.json", "/docs"}
 
 
-@pytest.mark.parametrize("command", ["hms-memory-gateway", "pytest"])
+@pytest.mark.parametrize("command", ["hms-memory-gateway", "pytest -n auto"])
 def test_the_two_commands_get_uv_themselves(command: str) -> None:
     install = "python3 -m venv .uv && .uv/bin/pip install -q uv && .uv/bin/uv run"
     assert f"{install} {command}\n" in blocks("sh")
@@ -152,7 +152,7 @@ def test_the_two_commands_get_uv_themselves(command: str) -> None:
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
-    (command,) = [block for block in blocks("sh") if block.endswith("uv run pytest\n")]
+    (command,) = [block for block in blocks("sh") if block.endswith("uv run pytest -n auto\n")]
     assert command in ci
     for line in blocks("sh")[-1].splitlines():
         assert line in ci or "coverage" in line
