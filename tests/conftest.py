@@ -79,6 +79,17 @@ def fault_seed(pytestconfig: pytest.Config) -> int:
     return seed
 
 
+@pytest.fixture
+def same_log() -> Iterator[None]:
+    """Leave the log as it was."""
+    named = [logging.getLogger(name) for name in ("", "hms_memory_gateway", "hms_memory_tool")]
+    levels, handlers = [one.level for one in named], list(named[0].handlers)
+    yield
+    for one, level in zip(named, levels, strict=True):
+        one.setLevel(level)
+    named[0].handlers[:] = handlers
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, Any]]:
     """The loop that the gateway runs on."""

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import httpx2
 
-from hms_memory_gateway.cli import main
-
 from .programs import program
+from .test_cli import command
 from .test_tools import free_port
 
 CONFIGURATION = Path(__file__).parents[1] / "deploy" / "haproxy" / "haproxy.cfg"
@@ -83,7 +82,7 @@ class HAProxy:
 def write_ring(folder: Path, addresses: Mapping[str, str]) -> None:
     """What an operator does, by the same command."""
     gateways = [f"{name}={address}" for name, address in addresses.items()]
-    assert main(["ring", "write", str(folder / "ring"), *gateways]) == 0
+    subprocess.run(command("ring", "write", str(folder / "ring"), *gateways), check=True)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from hms_memory_gateway.logs import Format
 
 from .conftest import Gateway, Serve
 
+pytestmark = pytest.mark.usefixtures("same_log")
 logger = logging.getLogger("hms_memory_gateway.tests")
 
 
@@ -21,17 +21,6 @@ class Terminal(io.StringIO):
 
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def as_before() -> Iterator[None]:
-    """Leave the log as it was."""
-    named = [logging.getLogger(name) for name in ("", "hms_memory_gateway", "hms_memory_tool")]
-    levels, handlers = [one.level for one in named], list(named[0].handlers)
-    yield
-    for one, level in zip(named, levels, strict=True):
-        one.setLevel(level)
-    named[0].handlers[:] = handlers
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from anyio.abc import TaskStatus
 from anyio.lowlevel import checkpoint
 
 from hms_memory_gateway.engine import Engine
-from hms_memory_tool.errors import ConnectionLost, MemoryFault, TimedOut, Unavailable
+from hms_memory_tool.errors import ConnectionLost, MemoryFault, StoreLocked, TimedOut, Unavailable
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import ToolFailed
 
@@ -110,8 +110,10 @@ async def is_usable(session: EngineSession) -> bool:
         return "limits" in await session("stats", {})
 
 
-async def last_words(opening: AbstractAsyncContextManager[EngineSession]) -> str:
-    with anyio.fail_after(15), pytest.raises(Unavailable) as caught:
+async def last_words(
+    opening: AbstractAsyncContextManager[EngineSession], fault: type[Unavailable] = Unavailable
+) -> str:
+    with anyio.fail_after(15), pytest.raises(fault) as caught:
         async with opening:
             pytest.fail("it has opened")
     return str(caught.value)
@@ -119,7 +121,7 @@ async def last_words(opening: AbstractAsyncContextManager[EngineSession]) -> str
 
 async def test_a_store_that_another_process_has_is_said_to_be_locked(engines: Engines) -> None:
     async with engines.open("n") as session:
-        assert "store_locked" in await last_words(engines.open("n"))
+        assert "store_locked" in await last_words(engines.open("n"), StoreLocked)
         assert await is_usable(session)
     assert any("store_locked" in line for line in engines.heard)
 

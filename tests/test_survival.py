@@ -34,7 +34,7 @@ from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import Document, HmsStore
 
-from .conftest import Client, Serve, processes_with, shared_engine
+from .conftest import Client, Serve, processes_with, shared_engine, stored
 from .test_cli import command, environment, running
 from .test_shared import TOKEN, over
 from .test_tools import free_port
@@ -278,6 +278,27 @@ def test_openings_and_failures_leave_nothing(
     grown_kib = after.pop("kib") - before.pop("kib")
     assert after <= before
     assert grown_kib < 20_000
+
+
+@pytest.mark.anyio
+async def test_a_store_that_a_dying_engine_still_holds_is_waited_for(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool(embedded(engine.path, Settings(data_dir=tmp_path), {}), acquire_seconds=30)
+    opened: list[MemoryFiles] = []
+
+    async def use() -> None:
+        async with pool.lease("n") as files:
+            opened.append(files)
+
+    async with pool, anyio.create_task_group() as tasks, stored(engine, tmp_path, "n"):
+        tasks.start_soon(use)
+        with anyio.fail_after(30):
+            while "store_locked" not in caplog.text:  # noqa: ASYNC110
+                await anyio.sleep(0.01)
+        assert not opened
+    assert len(opened) == 1
+    assert pool.stats()["failed"] == 0
 
 
 @pytest.mark.anyio

@@ -15,6 +15,7 @@ from .problems import (
     STATUS,
     BodyInvalid,
     BodyTooLarge,
+    CompactionFailed,
     CompactionGaveWay,
     CompactionUnsupported,
     HostRefused,
@@ -43,7 +44,7 @@ is a problem document (RFC 9457) with a stable `code`.
 _ACCESS = (Unauthorized, HostRefused, OriginRefused, InternalFault)
 _BODY = (NamespaceMissing, NamespaceInvalid, BodyInvalid, BodyTooLarge)
 _KEYED = (KeyInvalid, KeyReused)
-_COMPACTION = (CompactionGaveWay, NoRoom)
+_COMPACTION = (CompactionGaveWay, NoRoom, CompactionFailed)
 _STORE = tuple(
     fault for fault in STATUS if issubclass(fault, Unavailable) and fault not in _COMPACTION
 )

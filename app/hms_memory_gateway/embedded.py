@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 
-from hms_memory_tool.errors import Unavailable
+from hms_memory_tool.errors import StoreLocked, Unavailable
 from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import EngineSession
 from hms_memory_tool.store import Call, HmsStore
@@ -21,9 +21,12 @@ from .folders import Folders
 from .held import Held, hold
 from .problems import NoRoom
 from .processes import Processes
+from .remains import Remains
 from .settings import Settings
 from .upkeep import Measure, Upkeep
 
+_LOCKED_SECONDS = 5.0  # in which an engine whose gateway was killed ends its last call and exits
+_LOCKED_PAUSE_SECONDS = 0.2
 _ROOM_BYTES = 64 << 20  # what others need; and the first file of a store where there are no holes
 
 
@@ -94,7 +97,7 @@ class EmbeddedStore:
         self._settings = settings
         self._tasks = tasks
         self._ended = anyio.Event()
-        self._is_marked = folders.is_marked(namespace)
+        self._remains = Remains(folders, namespace)
         self._is_outdated = False
 
     async def start(self) -> None:
@@ -104,7 +107,7 @@ class EmbeddedStore:
             Unavailable: it did not start.
         """
         self._held = await self._first()
-        self._engine = CurrentEngine(self._held.value, self._mark)
+        self._engine = CurrentEngine(self._held.value, self._remains.add)
         self._tasks.start_soon(self._watch, self._held.value)
 
     async def open(
@@ -125,7 +128,7 @@ class EmbeddedStore:
             self._namespace,
             self.compact,
             self._is_large,
-            lambda: self._is_marked,
+            lambda: bool(self._remains),
             limiter,
             measure,
         )
@@ -199,7 +202,8 @@ class EmbeddedStore:
             self._held, leaving = fresh, old
             self._engine.session = fresh.value
             self._tasks.start_soon(self._watch, fresh.value)
-            await run_sync(self._settle_mark, copying.has_remains, since)
+            self._remains.exchanged(copying.has_remains)
+            self._is_outdated = False
 
         try:
             await copying.catch_up(new)
@@ -209,19 +213,8 @@ class EmbeddedStore:
             with anyio.CancelScope(shield=True):
                 await leaving.release()
                 await run_sync(self._folders.clear, self._namespace)
-
-    def _settle_mark(self, has_remains: bool, since: float) -> None:
-        if has_remains:
-            self._folders.mark(self._namespace, since)  # at no instant is it without one
-        else:
-            self._folders.unmark(self._namespace)
-        self._is_marked = has_remains
-        self._is_outdated = False
-
-    async def _mark(self) -> None:
-        if not self._is_marked:
-            await run_sync(self._folders.mark, self._namespace)
-            self._is_marked = True
+                if leaving is old:
+                    await self._remains.gone(since)
 
     def _is_large(self) -> bool:
         fresh = self._folders.fresh_bytes(self._namespace)
@@ -229,13 +222,24 @@ class EmbeddedStore:
         return self._is_outdated or self._folders.journal_bytes(self._namespace) > allowed
 
     async def _first(self) -> Held[EngineSession]:
-        """Its engine, by the passphrase before the present one where it has not been rewritten."""
+        """Its engine, as soon as the one of a gateway that was killed has let go of the store."""
         folder = await run_sync(self._folders.store, self._namespace)
+        deadline = anyio.current_time() + _LOCKED_SECONDS
+        while True:
+            try:
+                return await self._unlocked(folder)
+            except StoreLocked:
+                if anyio.current_time() >= deadline:
+                    raise
+                await anyio.sleep(_LOCKED_PAUSE_SECONDS)
+
+    async def _unlocked(self, folder: Path) -> Held[EngineSession]:
+        """Its engine, by the passphrase before the present one where it has not been rewritten."""
         previous = self._settings.previous_passphrase
         try:
             return await hold(self._tasks, self._processes.open(self._namespace, folder))
-        except Unavailable:
-            if previous is None:
+        except Unavailable as fault:
+            if previous is None or isinstance(fault, StoreLocked):
                 raise
             former = self._processes.open(
                 self._namespace, folder, passphrase=previous.get_secret_value()

@@ -63,7 +63,9 @@ class Maintenance:
             NamespaceNotFound: it has no store.
             CompactionUnsupported: a shared engine keeps it.
             CompactionGaveWay: commands kept coming.
-            Unavailable: it failed; the store is as it was.
+            NoRoom: the disk is too full.
+            CompactionFailed: it failed; the store is as it was.
+            Unavailable: the store could not be opened.
         """
         if self._folders is None:
             raise CompactionUnsupported

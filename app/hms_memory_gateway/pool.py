@@ -161,7 +161,8 @@ class Pool:
         Raises:
             CompactionUnsupported: somebody else keeps the store.
             CompactionGaveWay: the store was closed meanwhile, or commands kept coming.
-            Unavailable: it failed, or the store could not be opened.
+            NoRoom, CompactionFailed: it could not be done; the store is as it was.
+            Unavailable: the store could not be opened.
         """
         connection = await self._open_connection(namespace)
         return await connection.upkeep.compact(progress, is_patient=is_patient)
@@ -170,7 +171,7 @@ class Pool:
         """Compact the store of a namespace if it holds what was edited or deleted.
 
         Raises:
-            CompactionUnsupported, CompactionGaveWay, Unavailable: as `compact` does.
+            MemoryFault: as `compact` does.
         """
         connection = await self._open_connection(namespace)
         if connection.upkeep.has_remains:

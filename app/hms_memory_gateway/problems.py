@@ -156,6 +156,12 @@ class NoRoom(Unavailable):
     code = "no_room"
 
 
+class CompactionFailed(Unavailable):
+    """A store could not be compacted, and is as it was."""
+
+    code = "compaction_failed"
+
+
 class NotForgotten(Unavailable):
     """The command was done, and what it edited or deleted is still on the disk."""
 
@@ -195,6 +201,7 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
     CompactionUnsupported: HTTPStatus.NOT_IMPLEMENTED,
     CompactionGaveWay: HTTPStatus.SERVICE_UNAVAILABLE,
     NoRoom: HTTPStatus.INSUFFICIENT_STORAGE,
+    CompactionFailed: HTTPStatus.SERVICE_UNAVAILABLE,
     NotForgotten: HTTPStatus.SERVICE_UNAVAILABLE,
     InternalFault: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -217,6 +224,7 @@ _TOLD: Mapping[type[MemoryFault], str] = {
     ),
     CompactionGaveWay: "Other commands came first. The memory is as it was.",
     NoRoom: "The disk is too full for a compaction. The memory is as it was.",
+    CompactionFailed: "The compaction failed. The memory is as it was.",
     NotForgotten: (
         "The command was done, but what it replaced could not be removed from the disk yet. "
         "The gateway will try again."

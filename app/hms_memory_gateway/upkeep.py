@@ -8,11 +8,11 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
-from hms_memory_tool.errors import MemoryFault, Unavailable
+from hms_memory_tool.errors import MemoryFault
 
 from .compaction import Compacted, Progress
 from .namespaces import for_log
-from .problems import CompactionGaveWay
+from .problems import CompactionFailed, CompactionGaveWay, NoRoom
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -125,7 +125,8 @@ class Upkeep:
 
         Raises:
             CompactionGaveWay: the store was closed meanwhile, or commands kept coming.
-            Unavailable: it failed; the store is as it was.
+            NoRoom: the disk is too full.
+            CompactionFailed: it failed; the store is as it was.
         """
         if self._has_ended:
             raise CompactionGaveWay("the store was closed")
@@ -147,9 +148,10 @@ class Upkeep:
                 orders, self._orders = self._orders, []
                 is_patient = all(order.is_patient for order in orders)
                 outcome = await self._compact(_all(orders), is_patient)
-        except (MemoryFault, OSError) as error:
-            self._log(logging.WARNING, "not compacted: %s", error)
-            outcome = error if isinstance(error, MemoryFault) else Unavailable(str(error))
+        except (CompactionGaveWay, NoRoom) as error:
+            outcome = error
+        except (MemoryFault, OSError) as error:  # whose own outcome is that of a copy
+            outcome = CompactionFailed(str(error))
         finally:
             self.is_running = False
             now = anyio.current_time()
@@ -167,6 +169,8 @@ class Upkeep:
                 outcome.seconds,
                 outcome.wait_seconds * 1_000,
             )
+        else:
+            self._log(logging.WARNING, "not compacted: %s", outcome)
 
     @staticmethod
     def _answer(orders: list[_Order], outcome: Compacted | Exception) -> None:

@@ -68,6 +68,12 @@ class Unavailable(MemoryFault):
     code = "unavailable"
 
 
+class StoreLocked(Unavailable):
+    """Another process has the store open."""
+
+    code = "store_locked"
+
+
 class NotConnected(Unavailable):
     """The connection had ended before the call was sent."""
 

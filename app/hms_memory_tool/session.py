@@ -24,7 +24,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from .errors import ConnectionLost, EngineFault, NotConnected, TimedOut, Unavailable
+from .errors import ConnectionLost, EngineFault, NotConnected, StoreLocked, TimedOut, Unavailable
 from .store import ToolFailed
 
 _ADVICE = {
@@ -32,6 +32,7 @@ _ADVICE = {
     403: "It refuses our Host: start it with --allow-host and the name it is called by.",
     404: "There is nothing at that path of its address; its default is /mcp.",
 }
+_LOCKED = "Error: store_locked:"  # how the engine says so, and only there
 _STDERR_LINES = 20  # what is kept of the engine's last words
 _STDERR_SECONDS = 1.0  # for them to arrive once it has exited
 _STDERR_CHUNK = 65_536
@@ -153,7 +154,8 @@ async def open_stdio(
 
     Raises:
         Unavailable: it did not start, or its transport broke; the text ends with its own last
-            words, since a locked store or a wrong passphrase shows nowhere else.
+            words, since a wrong passphrase shows nowhere else. `StoreLocked` if another process
+            has the store open.
     """
     parameters = StdioServerParameters(command=command, args=list(args), env=dict(env), cwd=folder)
     last_words: deque[str] = deque(maxlen=_STDERR_LINES)
@@ -169,7 +171,13 @@ async def open_stdio(
             async with _session(transport, open_seconds, call_seconds) as session:
                 yield session
 
-    async with _plainly(opening(), lambda: " ".join(["hms-mcp failed.", *last_words])) as session:
+    def fault() -> Unavailable:
+        is_locked = any(_LOCKED in line for line in last_words)
+        return (StoreLocked if is_locked else Unavailable)(
+            " ".join(["hms-mcp failed.", *last_words])
+        )
+
+    async with _plainly(opening(), fault) as session:
         yield session
 
 
@@ -205,17 +213,17 @@ async def open_http(
             async with _session(transport, open_seconds, call_seconds) as session:
                 yield session
 
-    def reason() -> str:
+    def fault() -> Unavailable:
         advice = _ADVICE[refusals[-1]] if refusals else "Does it run, and is its address right?"
-        return f"The shared hms-mcp cannot be used. {advice}"
+        return Unavailable(f"The shared hms-mcp cannot be used. {advice}")
 
-    async with _plainly(opening(), reason) as session:
+    async with _plainly(opening(), fault) as session:
         yield session
 
 
 @asynccontextmanager
 async def _plainly(
-    opening: AbstractAsyncContextManager[EngineSession], reason: Callable[[], str]
+    opening: AbstractAsyncContextManager[EngineSession], fault: Callable[[], Unavailable]
 ) -> AsyncGenerator[EngineSession]:
     """Raise one `Unavailable` for what task groups wrap in layers, and the caller's as it is."""
     callers: Exception | None = None
@@ -226,7 +234,7 @@ async def _plainly(
             except Exception as error:  # noqa: BLE001 - raised again below
                 callers = error
     except Exception as error:
-        raise Unavailable(reason()) from error
+        raise fault() from error
     if callers is not None:
         raise callers
 
