@@ -4,9 +4,11 @@ import json
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -22,6 +24,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import hypothesis
 import pytest
 import uvicorn
 
@@ -32,12 +35,22 @@ from hms_memory_gateway.engine import Engine, EngineMissing, default_cache, ensu
 from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.metrics import Metrics
 from hms_memory_gateway.protocol import BoundedHead
+from hms_memory_gateway.server import KEEP_ALIVE_SECONDS
 from hms_memory_gateway.settings import Settings
 from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import HmsStore
 
 _START_SECONDS = 10.0
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile(
+    "patient",
+    hypothesis.settings(),
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("patient")
 
 # The clients under test obey the environment's proxies, which have no way to this machine.
 os.environ["NO_PROXY"] = "localhost,127.0.0.1"
@@ -130,6 +143,16 @@ def engines_in(data_dir: Path) -> list[int]:
     return found
 
 
+def stop(pid: int) -> None:
+    """Stop a process, and return when the last of its threads stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(
+        "State:\tT" not in (thread / "status").read_text()
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+    ):
+        time.sleep(0)  # let it run to where it stops
+
+
 class Client:
     """Sends what an agent sends, for one namespace."""
 
@@ -198,6 +221,7 @@ def serving(
             log_config=None,
             access_log=False,
             http=BoundedHead,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
     )
     thread = threading.Thread(target=server.run)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import httpx2
 
+from .ports import free_port
 from .programs import program
 from .test_cli import command
-from .test_tools import free_port
 
 CONFIGURATION = Path(__file__).parents[1] / "deploy" / "haproxy" / "haproxy.cfg"
 _PATIENCE_SECONDS = 20.0

@@ -21,6 +21,7 @@ from hms_memory_tool.session import open_stdio
 
 WARM_UP = 20  # what is made once and kept is there then
 _OPENINGS_PER_FAILURE = 5
+_SETTLE_SECONDS = 10.0
 
 
 def footprint() -> dict[str, int]:
@@ -63,7 +64,7 @@ def of_sessions(binary: Path, folder: Path) -> Callable[[bool], Awaitable[None]]
             str(binary), arguments, {}, open_seconds=30, call_seconds=30, on_stderr=print
         )
         async with opening as session:
-            assert await session.is_alive()
+            assert "limits" in await session("stats", {})
 
     return use
 
@@ -87,6 +88,9 @@ async def main(kind: str, binary: Path, folder: Path, times: int) -> None:
         await use(False)
         if number % _OPENINGS_PER_FAILURE == 0:
             await fail()
+    with anyio.move_on_after(_SETTLE_SECONDS):  # the last one's descriptors go a little later
+        while any(footprint()[name] > before[name] for name in ("files", "children", "tasks")):  # noqa: ASYNC110
+            await anyio.sleep(0.01)
     sys.stdout.write(json.dumps({"before": before, "after": footprint()}) + "\n")
 
 

@@ -82,7 +82,7 @@ def test_fifty_first_requests_start_one_engine(serve: Serve) -> None:
 
 
 def test_many_namespaces_share_few_connections(serve: Serve) -> None:
-    with serve(max_connections=2) as gateway:
+    with serve(max_connections=2, acquire_seconds=30) as gateway:
 
         def live(number: int) -> bool:
             client = gateway.client(f"many-{number}")

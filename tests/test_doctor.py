@@ -25,9 +25,9 @@ from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.settings import Settings
 
 from .conftest import Client, engines_in, shared_engine
+from .ports import free_port
 from .test_cli import command, environment, run, running
 from .test_survival import ALONE, can_mount
-from .test_tools import free_port
 
 TOKEN = "correct-horse-battery"
 # What depends on the machine that the tests run on, and may well be a warning there.
@@ -136,6 +136,7 @@ def test_where_all_is_well_everything_is_looked_at_and_nothing_is_left(
 
 def test_lines_for_a_person_say_the_same_and_count_it(environ: dict[str, str]) -> None:
     environ["HMS_GATEWAY_TOKEN"] = "short"
+    environ["HMS_GATEWAY_MAX_CONNECTIONS"] = "1"  # room for them comes and goes between the two
     ended = run(environ, "doctor")
     *lines, counts = ended.stdout.splitlines()
     said = [re.split(r" {1,}", line, maxsplit=1) for line in lines if not line.startswith(" ")]

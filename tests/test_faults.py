@@ -23,8 +23,8 @@ import pytest
 from hms_memory_gateway.engine import Engine
 
 from .memory_model import ROOT, State, after, listed, shown
+from .ports import free_port
 from .test_cli import environment, running
-from .test_tools import free_port
 
 NAMESPACES = [f"fault-{number}@example" for number in range(5)]
 FILES = [f"{ROOT}/{name}" for name in ("a", "b", "d/x", "d/y", "e/x", "e/y")]

@@ -156,7 +156,7 @@ def test_all_of_it_ends_within_the_total_time() -> None:
     server = Server(trouble(503, "at_capacity"))
     with pytest.raises(Unavailable):
         server.memory(total_seconds=20).execute(CREATE)
-    assert 15 < server.now < 20
+    assert 20 - 5 - 0.1 <= server.now < 20  # the longest pause, the shortest attempt
     assert len(server.requests) > 5
 
 

@@ -13,6 +13,7 @@ import pytest
 from hms_memory_gateway.engine_install import CRATE, RUST_MINIMUM
 
 from .conftest import Gateway, Serve
+from .ports import free_port
 from .scripted_claude import scripted, use
 from .test_readme import ROOT
 
@@ -127,8 +128,8 @@ def test_the_health_check_tells_a_ready_gateway_from_another_answer(gateway: Gat
     assert other.stderr.startswith("404 ")
 
 
-def test_the_health_check_fails_where_nothing_listens(free_tcp_port: int) -> None:
-    assert run(sys.executable, "-I", HEALTHCHECK, str(free_tcp_port), "/readyz").returncode
+def test_the_health_check_fails_where_nothing_listens() -> None:
+    assert run(sys.executable, "-I", HEALTHCHECK, str(free_port()), "/readyz").returncode
 
 
 def test_the_example_agent_remembers_and_can_be_run_again(serve: Serve) -> None:

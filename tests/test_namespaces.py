@@ -167,7 +167,7 @@ ALIKE = [
 
 def test_names_that_look_alike_never_see_each_other(serve: Serve) -> None:
     """In `view` and in `recall`, while stores are closed and reopened for each other."""
-    with serve(max_connections=3) as gateway:
+    with serve(max_connections=3, acquire_seconds=30) as gateway:
         clients = {name: gateway.client(name) for name in ALIKE}
         words = {name: f"token{number}word" for number, name in enumerate(ALIKE)}
         for name, client in clients.items():

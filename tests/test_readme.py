@@ -17,9 +17,9 @@ from hms_memory_gateway.problems import STATUS, CallerFault, retry_headers, told
 from hms_memory_gateway.settings import PREFIX, Settings
 
 from .conftest import Gateway
+from .ports import free_port
 from .test_cli import environment, run
 from .test_doctor import OF_THE_MACHINE
-from .test_tools import free_port
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -16,6 +16,7 @@ from hms_memory_gateway.ring import BUCKETS, Change, RingInvalid, bucket, bucket
 
 from .test_cli import command
 
+pytestmark = pytest.mark.usefixtures("same_log")
 GATEWAYS = [f"gateway-{number}" for number in range(8)]
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)

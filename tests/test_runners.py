@@ -3,7 +3,6 @@
 Sync and async, over the gateway, over a started hms-mcp and over a shared one.
 """
 
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hms_memory_tool import HolographicMemoryTool, HolographicMemoryToolSync
 from hms_memory_tool.tools import UNREACHABLE
 
 from .conftest import Gateway, Serve, shared_engine
+from .ports import free_port
 from .scripted_claude import Script, scripted, use
 from .test_conformance import CASES, expanded
 
@@ -135,13 +135,11 @@ async def test_the_asynchronous_runner_keeps_a_memory(
 
 
 def test_a_gateway_that_is_down_is_one_sentence_for_claude() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
     with (
         scripted(TURNS[:1]) as (url, script),
         anthropic.Anthropic(api_key="x", base_url=url) as client,
         HolographicMemoryToolSync.connect(
-            gateway=f"http://127.0.0.1:{port}", namespace="n", total_seconds=0.3
+            gateway=f"http://127.0.0.1:{free_port()}", namespace="n", total_seconds=0.3
         ) as memory,
     ):
         client.beta.messages.tool_runner(

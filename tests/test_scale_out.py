@@ -16,8 +16,8 @@ from hms_memory_gateway.ring import bucket, owners
 from hms_memory_tool import HolographicMemoryToolSync
 
 from .haproxy import HAProxy, balancing, until
+from .ports import free_port
 from .test_cli import Process, command, environment, running
-from .test_tools import free_port
 
 NAMES = ["gateway-0", "gateway-1", "gateway-2"]
 NAMESPACES = [f"user-{number}@example.com" for number in range(150)]
@@ -40,6 +40,7 @@ class Fleet:
             self._folder / name,
             HMS_GATEWAY_PORT=self.addresses[name].partition(":")[2],
             HMS_GATEWAY_MAX_CONNECTIONS="100",
+            HMS_GATEWAY_MAX_VIEW_CHARS="1000000",
         )
         stack = ExitStack()
         process = stack.enter_context(running(environ, self._folder / f"{name}.log"))

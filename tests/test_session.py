@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -17,11 +16,10 @@ from hms_memory_tool.errors import ConnectionLost, MemoryFault, StoreLocked, Tim
 from hms_memory_tool.session import EngineSession, open_stdio
 from hms_memory_tool.store import ToolFailed
 
-from .conftest import processes_with
+from .conftest import processes_with, stop
 
 pytestmark = pytest.mark.anyio
-CALL_SECONDS = 0.5
-FAREWELL_SECONDS = 6.0  # the SDK takes five to tell an engine that nobody waits any more
+CALL_SECONDS = 0.5  # where the engine does not answer; elsewhere it is given all it needs
 CLOSE_SECONDS = 8.0  # stdin, TERM and KILL, each of them given its time by the SDK
 
 
@@ -53,22 +51,24 @@ class Engines:
         self.heard: list[str] = []
 
     def open(
-        self, namespace: str, *arguments: str, **env: str
+        self, namespace: str, *arguments: str, passphrase: str = "", call_seconds: float = 30
     ) -> AbstractAsyncContextManager[EngineSession]:
         """A session that the caller itself opens and closes."""
         return open_stdio(
             str(self._engine.path),
             [f"--data-dir={self._folder}", f"--namespace={namespace}", *arguments],
-            env,
+            {"HMS_MCP_ENCRYPT": "true", "HMS_MCP_PASSPHRASE": passphrase} if passphrase else {},
             open_seconds=10,
-            call_seconds=CALL_SECONDS,
+            call_seconds=call_seconds,
             on_stderr=self.heard.append,
         )
 
     @asynccontextmanager
-    async def owned(self, namespace: str) -> AsyncGenerator[tuple[EngineSession, Owner]]:
+    async def owned(
+        self, namespace: str, call_seconds: float = 30
+    ) -> AsyncGenerator[tuple[EngineSession, Owner]]:
         """A session that a task of its own opens and closes."""
-        owner = Owner(self.open(namespace))
+        owner = Owner(self.open(namespace, call_seconds=call_seconds))
         with anyio.fail_after(30):
             async with anyio.create_task_group() as tasks:
                 session = await tasks.start(owner.run)
@@ -82,17 +82,10 @@ class Engines:
         named = [f"--namespace={namespace}"] if namespace else []
         return processes_with(f"--data-dir={self._folder}", *named)
 
-    def send(self, number: signal.Signals, namespace: str) -> None:
-        """Send a signal to the engine of a namespace; one that stops it has stopped it then."""
+    def pid(self, namespace: str) -> int:
+        """Of the engine of a namespace."""
         (pid,) = self.pids(namespace)
-        os.kill(pid, number)
-        while number is signal.SIGSTOP and not _is_stopped(pid):
-            time.sleep(0)  # let it run to where it stops
-
-
-def _is_stopped(pid: int) -> bool:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return all("State:\tT" in (task / "status").read_text() for task in tasks)
+        return pid
 
 
 @pytest.fixture
@@ -132,10 +125,9 @@ async def test_wrong_arguments_are_named(engines: Engines) -> None:
 
 
 async def test_a_wrong_passphrase_is_told_apart(engines: Engines) -> None:
-    right = {"HMS_MCP_ENCRYPT": "true", "HMS_MCP_PASSPHRASE": "right"}
-    async with engines.open("n", **right) as session:
+    async with engines.open("n", passphrase="right") as session:
         await remember(session, "secret")
-    words = await last_words(engines.open("n", **{**right, "HMS_MCP_PASSPHRASE": "wrong"}))
+    words = await last_words(engines.open("n", passphrase="wrong"))
     assert "store_unavailable" in words
     assert "encryption" in words
     assert "right" not in words
@@ -170,7 +162,7 @@ async def test_a_tool_that_fails_leaves_the_session_as_it_is(engines: Engines) -
 
 async def test_the_death_of_an_idle_engine_shows_without_a_call(engines: Engines) -> None:
     async with engines.owned("n") as (session, owner):
-        engines.send(signal.SIGKILL, "n")
+        os.kill(engines.pid("n"), signal.SIGKILL)
         with anyio.fail_after(5):
             await session.ended.wait()
         with pytest.raises(Unavailable):
@@ -193,26 +185,27 @@ async def test_a_call_that_the_engine_dies_under_is_lost_and_not_cancelled(
             faults.append(type(fault))
 
     async with engines.owned("n") as (session, _), engines.owned("other") as (other, _):
-        engines.send(signal.SIGSTOP, "n")
+        stop(engines.pid("n"))
         async with anyio.create_task_group() as tasks:
             for _ in range(calls):
                 tasks.start_soon(call, session)
             await anyio.wait_all_tasks_blocked()
-            engines.send(signal.SIGKILL, "n")
+            os.kill(engines.pid("n"), signal.SIGKILL)
         assert faults == [ConnectionLost] * calls
         assert await is_usable(other)
 
 
 async def test_a_stopped_engine_times_out_and_is_not_alive_and_ends(engines: Engines) -> None:
-    async with engines.owned("n") as (session, owner), engines.owned("other") as (other, _):
-        engines.send(signal.SIGSTOP, "n")
-        with anyio.fail_after(CALL_SECONDS + 2):
-            with pytest.raises(TimedOut):
-                await session("stats", {})
+    async with (
+        engines.owned("n", CALL_SECONDS) as (session, owner),
+        engines.owned("other") as (other, _),
+    ):
+        stop(engines.pid("n"))
+        with pytest.raises(TimedOut):
+            await session("stats", {})
         assert not session.ended.is_set()
         assert not await session.is_alive()
         assert await is_usable(other)
-        assert await other.is_alive()
         owner.stop.set()
         with anyio.fail_after(CLOSE_SECONDS):
             await owner.closed.wait()
@@ -227,12 +220,12 @@ async def test_a_stopped_engine_times_out_even_when_no_call_can_be_written(
         with pytest.raises(MemoryFault):
             await remember(session, "x" * 1_000_000)
 
-    async with engines.owned("n") as (session, _):
-        engines.send(signal.SIGSTOP, "n")
+    async with engines.owned("n", CALL_SECONDS) as (session, _):
+        stop(engines.pid("n"))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(fill_the_pipe, session)
             await anyio.wait_all_tasks_blocked()
-            with anyio.fail_after(CALL_SECONDS + FAREWELL_SECONDS), pytest.raises(TimedOut):
+            with pytest.raises(TimedOut):
                 await session("stats", {})
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -16,6 +15,7 @@ from hms_memory_gateway.settings import Settings
 from hms_memory_gateway.shared import shared
 
 from .conftest import Gateway, serving, shared_engine
+from .ports import free_port
 
 TOKEN = "a-token-of-sixteen"
 VIEW = {"command": "view", "path": "/memories"}
@@ -61,15 +61,15 @@ def test_two_gateways_that_edit_one_file_lose_nothing(url: str, tmp_path: Path) 
 
 def test_a_restart_of_the_engine_is_noticed_by_nobody(engine: Engine, tmp_path: Path) -> None:
     """Its sessions are forgotten then, as they are after five minutes of silence."""
+    port = free_port()
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
-        url, _ = first.enter_context(shared_engine(engine, tmp_path / "stores", TOKEN))
+        url, _ = first.enter_context(shared_engine(engine, tmp_path / "stores", TOKEN, port=port))
         client = stack.enter_context(over(url, tmp_path)).client()
         assert client.command("create", path="/memories/a", file_text="x\n")[0]
         first.close()
         down = client.post("/memory/command", VIEW)
         assert (down.status_code, down.json()["code"]) == (503, "engine_start_failed")
-        port = urlsplit(url).port or 0
         stack.enter_context(shared_engine(engine, tmp_path / "stores", TOKEN, port=port))
         for number in range(3):
             insert = {"insert_line": 0, "insert_text": str(number)}
@@ -78,13 +78,13 @@ def test_a_restart_of_the_engine_is_noticed_by_nobody(engine: Engine, tmp_path: 
 
 
 def test_a_restart_between_two_calls_costs_no_call(engine: Engine, tmp_path: Path) -> None:
+    port = free_port()
     with ExitStack() as stack:
         first = stack.enter_context(ExitStack())
-        url, _ = first.enter_context(shared_engine(engine, tmp_path / "stores", TOKEN))
+        url, _ = first.enter_context(shared_engine(engine, tmp_path / "stores", TOKEN, port=port))
         client = stack.enter_context(over(url, tmp_path)).client()
         assert client.command("create", path="/memories/a", file_text="x\n")[0]
         first.close()
-        port = urlsplit(url).port or 0
         stack.enter_context(shared_engine(engine, tmp_path / "stores", TOKEN, port=port))
         for _ in range(3):
             assert client.command("view", path="/memories/a")[0]

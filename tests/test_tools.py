@@ -7,7 +7,6 @@ import random
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -32,7 +31,8 @@ from hms_memory_tool.session import EngineSession
 from hms_memory_tool.store import ToolFailed
 from hms_memory_tool.tools import CLOSED, UNCONFIRMED, UNREACHABLE
 
-from .conftest import Gateway
+from .conftest import Gateway, stop
+from .ports import free_port
 from .test_cli import environment, running
 
 VIEW = {"command": "view", "path": "/memories"}
@@ -272,7 +272,7 @@ def test_closing_ends_the_calls_that_are_under_way(
 def test_a_stopped_engine_does_not_hold_up_closing(engine: Engine, tmp_path: Path) -> None:
     with direct(engine, tmp_path) as tool, ThreadPoolExecutor(4) as threads:
         tool.call(VIEW)
-        os.kill(engine_of(tmp_path), signal.SIGSTOP)
+        stop(engine_of(tmp_path))
         calls = [threads.submit(tool.call, CREATE) for _ in range(4)]
         tool.close()
         errors = [call.exception(30) for call in calls]
@@ -468,12 +468,6 @@ def test_a_client_of_a_gateway_imports_nothing_heavy(gateway: Gateway) -> None:
         "        'hms_memory_gateway')])\n"
     )
     assert ended.stdout == "[]\n"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_two_hundred_inserts_are_there_once_though_the_gateway_is_killed(

@@ -27,6 +27,9 @@ from .tracing import configured
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 2_048
+# Longer than clients and proxies keep an idle connection, so that it is they who end it: whoever
+# sends into one that is just being closed has no answer, and cannot tell what became of it.
+KEEP_ALIVE_SECONDS = 75
 
 
 class CannotServe(Exception):
@@ -93,6 +96,7 @@ def _run(
             access_log=False,
             server_header=False,
             http=BoundedHead,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=max(round(settings.drain_seconds), 1),
         )
     )

@@ -59,7 +59,7 @@ async function texts(options: Partial<ConnectOptions>, calls: readonly Call[]) {
 }
 
 test("a gateway that is down", async () => {
-  const options = { gateway: `http://127.0.0.1:${UNUSED_PORT}`, totalSeconds: 0.5 };
+  const options = { gateway: `http://127.0.0.1:${UNUSED_PORT}`, totalSeconds: 2 };
   const seen = await texts(options, [view, create, recall("one")]);
   assert.deepEqual(seen.texts, [UNREACHABLE, UNREACHABLE, UNREACHABLE]);
   assert.equal(seen.failures[0]!.reason, "unreachable");
