@@ -20,6 +20,7 @@ from hms_memory_tool.errors import (
     MemoryFault,
     NotFound,
     Refused,
+    StoreLocked,
     VersionConflict,
 )
 from hms_memory_tool.gateway import GatewayRefused
@@ -306,6 +307,7 @@ def test_every_fault_has_a_status_and_a_code_of_its_own() -> None:
         NotFound,
         AlreadyExists,
         VersionConflict,
+        StoreLocked,
         GatewayRefused,
     }
     faults = subclasses(MemoryFault) - elsewhere
