@@ -130,9 +130,13 @@ class Peer:
                     self.wfile.write(peer.name.encode())
 
             def do_POST(self) -> None:
-                """Take all of the request, and hang up."""
+                """Take all of the request, and hang up; unless it is about the store itself."""
                 self.rfile.read(int(self.headers["Content-Length"]))
                 peer.namespaces.append(self.headers.get_all("X-Memory-Namespace") or [])
+                if self.path.endswith("/compact"):
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(peer.name.encode())
 
             def log_message(self, *arguments: object) -> None:
                 """Say nothing."""

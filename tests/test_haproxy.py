@@ -5,6 +5,7 @@ import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -81,12 +82,16 @@ def test_requests_about_no_namespace_are_shared(
 def test_a_request_that_was_sent_is_never_sent_again(
     balanced: tuple[HAProxy, dict[str, Peer]],
 ) -> None:
-    """Its peer dies over it, and HAProxy says what a gateway would say."""
+    """Its peer dies over it, and HAProxy says what a gateway would say; to a client, too, that has
+    been answered before and would keep its connection.
+    """
     proxy, made = balanced
     headers = {"X-Memory-Namespace": "written@example.com", "X-Request-Id": "mine"}
-    answer = httpx2.post(proxy.url + "/memory/command", headers=headers, json={}, trust_env=False)
+    with httpx2.Client(base_url=proxy.url, headers=headers, trust_env=False) as http:
+        assert http.get("/memory/tools").status_code == 200
+        answer = http.post("/memory/command", json={})
     reached = [one for peer in made.values() for one in peer.namespaces]
-    assert reached.count(["written@example.com"]) == 1
+    assert reached.count(["written@example.com"]) == 2
     assert answer.status_code == 504
     assert answer.json() == problem(OutcomeUnknown(""), "mine")
     assert "Retry-After" not in answer.headers
@@ -120,11 +125,26 @@ def test_no_namespace_is_in_the_log(balanced: tuple[HAProxy, dict[str, Peer]]) -
     assert "secret-name" not in proxy.log()
 
 
+@pytest.mark.parametrize("given", [['","code":"'], ["ok", '","code":"'], ["ok", "ok"], [""]])
 def test_an_id_that_a_gateway_would_not_take_is_replaced(
-    balanced: tuple[HAProxy, dict[str, Peer]],
+    balanced: tuple[HAProxy, dict[str, Peer]], given: list[str]
 ) -> None:
     """It becomes part of a JSON text."""
-    headers = {"X-Memory-Namespace": "n", "X-Request-Id": '","code":"'}
+    headers = [("X-Memory-Namespace", "n"), *(("X-Request-Id", one) for one in given)]
     answer = httpx2.post(balanced[0].url, headers=headers, trust_env=False)
     assert json.loads(answer.text)["request_id"] == answer.headers["X-Request-Id"]
     assert len(answer.headers["X-Request-Id"]) == 36
+
+
+# A header has no white space around its value, and clients resolve a path with dots.
+in_path = values.filter(lambda value: value.strip(" ") == value and value not in (".", ".."))
+
+
+@given(in_path)
+def test_what_is_asked_about_a_store_goes_to_its_owner(
+    balanced: tuple[HAProxy, dict[str, Peer]], value: str
+) -> None:
+    """The namespace is in the path then."""
+    path = f"/namespaces/{quote(value, safe='')}/compact"
+    answer = httpx2.post(balanced[0].url + path, trust_env=False)
+    assert (answer.status_code, answer.text) == (200, RING[bucket(value.encode())])
