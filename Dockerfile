@@ -15,10 +15,10 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/gateway \
     UV_SYSTEM_CERTS=1
 WORKDIR /source
 COPY pyproject.toml uv.lock ./
-RUN /uv/bin/uv sync --frozen --no-dev --extra gateway --no-install-project
+RUN /uv/bin/uv sync --frozen --no-dev --extra gateway --extra otel --no-install-project
 COPY README.md LICENSE ./
 COPY app app
-RUN /uv/bin/uv sync --frozen --no-dev --extra gateway --no-editable
+RUN /uv/bin/uv sync --frozen --no-dev --extra gateway --extra otel --no-editable
 
 FROM ${PYTHON}
 # The volume takes its owner and its mode from this folder.

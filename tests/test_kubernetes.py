@@ -1,6 +1,7 @@
 """The manifests of `deploy/kubernetes`, as kustomize builds them: valid, contained, consistent."""
 
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -28,6 +29,12 @@ FLEETS = ["statefulset", "overlays/small", "overlays/production"]
 ALL = ["sidecar", *FLEETS]
 # What Kubernetes puts in the place of $(NAME).
 POD = {"POD_NAMESPACE": "memory", "POD_IP": "10.1.2.3"}
+
+MONITORING = (
+    ("ServiceMonitor", "gateway"),
+    ("PodMonitor", "haproxy"),
+    ("PrometheusRule", "gateway"),
+)
 
 Manifest = dict[str, Any]
 
@@ -116,12 +123,12 @@ def test_the_validator_refuses_an_unknown_field() -> None:
         kubernetes_validate.validate(manifest, VERSIONS[-1], strict=True)
 
 
-def test_the_monitors_are_those_of_the_operator() -> None:
+def test_what_monitors_is_as_the_operator_wants_it() -> None:
     go = program("go", "see the Go toolchain's own page")
     done = subprocess.run([go, "mod", "download", "-json", OPERATOR], capture_output=True)
     assert done.returncode == 0, done.stdout
     folder = Path(json.loads(done.stdout)["Dir"]) / "example" / "prometheus-operator-crd"
-    for kind, name in (("ServiceMonitor", "gateway"), ("PodMonitor", "haproxy")):
+    for kind, name in MONITORING:
         definition = yaml.safe_load(
             (folder / f"monitoring.coreos.com_{kind.lower()}s.yaml").read_text()
         )
@@ -130,6 +137,17 @@ def test_the_monitors_are_those_of_the_operator() -> None:
         validator = Draft202012Validator(schema)
         validator.validate(monitor)
         assert not validator.is_valid({**monitor, "spec": {**monitor["spec"], "selektor": {}}})
+
+
+def test_the_rules_are_those_of_prometheus_and_find_their_targets() -> None:
+    rules = (FOLDER.parent / "prometheus" / "rules.yml").read_text()
+    assert the("overlays/production", "PrometheusRule", "gateway")["spec"] == yaml.safe_load(rules)
+    (endpoint,) = the("overlays/production", "ServiceMonitor", "gateway")["spec"]["endpoints"]
+    (job,) = [one["replacement"] for one in endpoint["relabelings"] if one["targetLabel"] == "job"]
+    dashboards = FOLDER.parent / "grafana" / "dashboards"
+    texts = [rules, *(one.read_text() for one in dashboards.glob("*.json"))]
+    asked = re.findall(r'job=\\?"([^"\\]+)', "".join(texts))
+    assert set(asked) == {job}
 
 
 def _closed(schema: Any) -> Any:
