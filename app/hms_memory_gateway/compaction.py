@@ -7,7 +7,7 @@ promises rests on the first two; idempotency keys rest on the order of the third
 what was written earlier is copied earlier.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -19,6 +19,7 @@ from hms_memory_tool.keys import RECORD_PREFIX
 from hms_memory_tool.store import Document, Entry, HmsStore, Page
 from hms_memory_tool.tree import listed
 
+from .changes import Changes
 from .problems import CompactionGaveWay
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -28,31 +29,6 @@ _PAGE = 50  # whole memories held at once, of each store
 _FEW = 4  # changes that are left for the exchange itself: some milliseconds
 _ROUNDS = 8  # of catching up with a writer, and of waiting for a quiet instant
 _INSTANT_SECONDS = 0.002  # the engine's clock counts milliseconds
-
-
-class Changes:
-    """The keys that were written to, in the order of their last write."""
-
-    def __init__(self) -> None:
-        self._keys: dict[str, None] = {}
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
-
-    def add(self, keys: Iterable[str]) -> None:
-        """Note a write; before it is sent, and again when it is done."""
-        for key in keys:
-            self._keys.pop(key, None)
-            self._keys[key] = None
-
-    def take(self) -> list[str]:
-        """All of them, to be copied now."""
-        keys = list(self._keys)
-        self._keys.clear()
-        return keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +47,7 @@ class Copying:
 
     Args:
         old: the store that is in use.
-        changes: what is written to the old one, noted from before the start.
+        changes: what is written to the old one, followed from before the start.
         max_page: the longest listing that the engine gives.
         is_patient: rest as long as is worked, so that others are served first.
         progress: told how far it is.
@@ -93,6 +69,7 @@ class Copying:
         self._progress = progress
         self._rested_at = anyio.current_time()
         self._is_after_record = False
+        self._is_writing = False  # to the new store, or was when it was given up
         self.memories = 0
         self.has_remains = False  # what was edited or deleted while the new store was filled
         self.wait_seconds = 0.0
@@ -106,7 +83,7 @@ class Copying:
         entries = listed(lambda cursor: self._old.entries("", cursor, self._max_page))
         order = sorted([_age(entry) async for entry in entries])
         for number, (*_, key) in enumerate(order, 1):
-            if key not in self._changes:
+            if not self._changes.is_written(key):
                 await self._copy(new, key)
             self._progress(number, len(order))
             if number % _PAGE == 0:
@@ -173,6 +150,8 @@ class Copying:
             self.wait_seconds = max(self.wait_seconds, anyio.current_time() - started)
             if is_exchanged:
                 return
+            if self._is_writing:
+                raise CompactionGaveWay("the new store was too slow")
             await self._apply(new)
         raise CompactionGaveWay("commands kept coming")
 
@@ -183,25 +162,33 @@ class Copying:
             for key in keys:
                 self.has_remains |= not await self._copy(new, key)
         except BaseException:
-            self._changes.add(keys)
+            self._changes.put_back(keys)
             raise
         return keys
 
     async def _finish(self, new: HmsStore) -> None:
-        for key in await self._apply(new):
-            if not _is_same(await _found(self._old, key), await _found(new, key)):
+        changed = await self._apply(new)
+        for key in self._changes.unanswered:
+            if not await self._agree(new, key):
+                self.has_remains |= not await self._copy(new, key)
+        for key in (*changed, *self._changes.unanswered):
+            if not await self._agree(new, key):
                 raise _difference()
+
+    async def _agree(self, new: HmsStore, key: str) -> bool:
+        return _is_same(await _found(self._old, key), await _found(new, key))
 
     async def _copy(self, new: HmsStore, key: str) -> bool:
         """Copy a memory, or its absence; whether there was none of it."""
         document = await _found(self._old, key)
         await self._keep_order(key)
-        # Whoever gives up waits for this one: it must not arrive behind a later one.
-        with anyio.CancelScope(shield=True):
-            if document is None:
-                is_new = await new.delete([key]) == 0
-            else:
-                is_new = await new.put(document)
+        # One that is given up may still be done, behind a later one: the new store is no good then.
+        self._is_writing = True
+        if document is None:
+            is_new = await new.delete([key]) == 0
+        else:
+            is_new = await new.put(document)
+        self._is_writing = False
         return is_new
 
     async def _keep_order(self, key: str) -> None:

@@ -3,9 +3,11 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from hms_memory_tool.errors import NotConnected
 from hms_memory_tool.session import EngineSession
+from hms_memory_tool.store import ToolFailed
 
-from .compaction import Changes
+from .changes import Changes
 
 
 class CurrentEngine:
@@ -18,14 +20,14 @@ class CurrentEngine:
 
     Attributes:
         session: the engine of the next call.
-        changes: where the keys of writes are noted, while somebody wants to know.
+        changes: where writes are noted.
     """
 
     def __init__(
         self, session: EngineSession, on_superseded: Callable[[], Awaitable[None]]
     ) -> None:
         self.session = session
-        self.changes: Changes | None = None
+        self.changes = Changes()
         self._on_superseded = on_superseded
 
     async def __call__(self, tool: str, arguments: dict[str, Any]) -> Mapping[str, Any]:
@@ -34,15 +36,18 @@ class CurrentEngine:
             return await self.session(tool, arguments)
         if tool == "forget" or "if_version" in arguments:
             await self._on_superseded()
-        self._note(written)
+        self.changes.sent(written)
         try:
-            return await self.session(tool, arguments)
-        finally:
-            self._note(written)
-
-    def _note(self, keys: Sequence[str]) -> None:
-        if self.changes is not None:
-            self.changes.add(keys)
+            answer = await self.session(tool, arguments)
+        except NotConnected:
+            self.changes.refused(written)
+            raise
+        except ToolFailed as failure:
+            if failure.code != "internal":  # which a full disk is, that may have the write
+                self.changes.refused(written)
+            raise
+        self.changes.written(written)
+        return answer
 
 
 def _written(tool: str, arguments: Mapping[str, Any]) -> Sequence[str]:

@@ -14,7 +14,7 @@ from hms_memory_tool.files import MemoryFiles
 from hms_memory_tool.session import EngineSession
 from hms_memory_tool.store import Call, HmsStore
 
-from .compaction import Changes, Compacted, Copying, Progress
+from .compaction import Compacted, Copying, Progress
 from .connection import Connect, Memory
 from .current import CurrentEngine
 from .folders import Folders
@@ -152,7 +152,8 @@ class EmbeddedStore:
         """
         started, since = anyio.current_time(), time()
         before = await run_sync(self._check_room)
-        changes = self._engine.changes = Changes()
+        changes = self._engine.changes
+        changes.follow()
         copying = Copying(
             HmsStore(self._engine.session, self._namespace),
             changes,
@@ -164,7 +165,7 @@ class EmbeddedStore:
             fresh = await self._filled(copying)
             await self._replace(fresh, copying, since)
         finally:
-            self._engine.changes = None
+            changes.leave()
             with anyio.CancelScope(shield=True):
                 await run_sync(self._folders.discard, self._namespace)
         return Compacted(
@@ -201,6 +202,7 @@ class EmbeddedStore:
             await run_sync(self._folders.exchange, self._namespace)
             self._held, leaving = fresh, old
             self._engine.session = fresh.value
+            self._engine.changes.exchanged()
             self._tasks.start_soon(self._watch, fresh.value)
             self._remains.exchanged(copying.has_remains)
             self._is_outdated = False
