@@ -45,7 +45,6 @@ def test_a_crash_before_the_exchange_leaves_the_old_store(folders: Folders, tmp_
 
 
 def test_a_crash_between_the_renames_is_undone(folders: Folders, tmp_path: Path) -> None:
-    (tmp_path / "compaction" / "replaced").mkdir()
     (tmp_path / "stores" / "n").rename(tmp_path / "compaction" / "replaced" / "n")
     assert Folders(tmp_path).recover() == ["n"]
     assert text(folders) == "old"
@@ -54,7 +53,6 @@ def test_a_crash_between_the_renames_is_undone(folders: Folders, tmp_path: Path)
 
 def test_what_is_the_only_copy_is_never_deleted(folders: Folders, tmp_path: Path) -> None:
     """An exchange failed, and so did its undoing: by then the disk is broken, not the store."""
-    (tmp_path / "compaction" / "replaced").mkdir()
     (tmp_path / "stores" / "n").rename(tmp_path / "compaction" / "replaced" / "n")
     folders.clear("n")
     folders.begin("n")

@@ -9,9 +9,10 @@
   compaction/marks/NAME     there since something was edited or deleted; its time says since when
 ```
 
-An exchange is two renames, each synced. A crash leaves one of three states: nothing replaced yet
-(what is in `fresh` may be half, and goes), replaced and not succeeded (undone), succeeded
-(finished). `recover` tells them apart by what is there alone.
+An exchange is two renames, and then a sync of both folders that know the successor, since commands
+wait for it. A crash leaves one of three states: nothing replaced yet (what is in `fresh` may be half,
+and goes), replaced and not succeeded (undone), succeeded (finished). `recover` tells them apart by
+what is there alone.
 """
 
 import os
@@ -73,6 +74,7 @@ class Folders:
         """An empty folder for the successor of a store."""
         self.discard(name)
         self.clear(name)
+        _made(self._replaced)
         return _made(self._fresh / name)
 
     def discard(self, name: str) -> None:
@@ -89,8 +91,10 @@ class Folders:
         fresh, store = self._fresh / name, self._stores / name
         replaced = self._replaced / name
         try:
-            _move(store, replaced)
-            _move(fresh, store)
+            store.rename(replaced)
+            fresh.rename(store)
+            sync(self._stores)
+            sync(self._fresh)
         except OSError:
             if replaced.exists():
                 if store.exists():
