@@ -22,7 +22,7 @@ from hms_memory_gateway.problems import StartFailed
 from hms_memory_gateway.settings import Settings
 from hms_memory_gateway.telemetry import Telemetry
 from hms_memory_tool.commands import parse_command
-from hms_memory_tool.errors import MemoryFault, OutcomeUnknown
+from hms_memory_tool.errors import MemoryFault, OutcomeUnknown, Unavailable
 from hms_memory_tool.keys import Attempt
 from hms_memory_tool.store import Document, HmsStore
 
@@ -69,7 +69,11 @@ def open_house(engine: Engine, tmp_path: Path) -> OpenHouse:
         settings = Settings(data_dir=tmp_path, **{"forget_seconds": NEVER, **given})
         connect = embedded(engine.path, settings, {**os.environ, **(environ or {})})
         async with (
-            Pool(connect, idle_seconds=settings.idle_seconds) as pool,
+            Pool(
+                connect,
+                idle_seconds=settings.idle_seconds,
+                max_connections=settings.max_connections,
+            ) as pool,
             anyio.create_task_group() as tasks,
         ):
             house = House(pool, tmp_path, settings)
@@ -219,6 +223,71 @@ async def test_a_mark_outlives_the_gateway(open_house: OpenHouse, tmp_path: Path
     async with open_house(forget_seconds=0.1) as house:
         with anyio.fail_after(20):
             await until(lambda: not found(tmp_path, "FIRST-MARK"))
+
+
+async def test_what_is_done_for_closed_stores_leaves_them_closed(
+    open_house: OpenHouse, tmp_path: Path
+) -> None:
+    names = [f"n{number}" for number in range(6)]
+    async with open_house() as house:
+        for name in names:
+            for command in ("create", "delete"):
+                given = {"command": command, "path": "/memories/f", "file_text": f"MARK-{name}"}
+                await house.blocks.execute(name, given)
+    async with open_house(forget_seconds=0.1) as house:
+        with anyio.fail_after(60):
+            await until(lambda: not house.folders.marked(0))
+            await until(lambda: not house.pool.stats()["idle"])
+        assert found(tmp_path, *(f"MARK-{name}" for name in names)) == []
+        assert house.pool.stats()["opened"] == 6
+
+
+async def test_it_is_done_while_other_namespaces_want_the_room(open_house: OpenHouse) -> None:
+    async with open_house(max_connections=2) as house:
+        for number in range(100):
+            await house.create(str(number), f"{number}\n")
+        begun, finished = anyio.Event(), anyio.Event()
+
+        async def look(name: str) -> None:
+            while not finished.is_set():
+                await house.blocks.execute(name, {"command": "view", "path": "/memories"})
+                begun.set()
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(look, f"other-{number}")
+            await begun.wait()
+            for _ in range(3):
+                assert (await house.pool.compact("n")).memories == 100
+            finished.set()
+
+
+async def test_a_look_that_fails_is_not_the_last(
+    open_house: OpenHouse, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    marks = tmp_path / "compaction" / "marks"
+    marks.parent.mkdir()
+    marks.touch()
+    async with open_house(forget_seconds=0.5) as house:
+        with anyio.fail_after(20):
+            await until(lambda: "nobody knows which stores" in caplog.text)
+        await house.create("f", "FIRST-MARK\n")
+        edit = {"command": "str_replace", "path": "/memories/f", "old_str": "FIRST-MARK"}
+        with pytest.raises(Unavailable, match="cannot be noted"):
+            await house.blocks.execute("n", edit)
+        marks.unlink()
+        await house.edit("f", "FIRST-MARK", "second")
+        with anyio.fail_after(20):
+            await until(lambda: not found(tmp_path, "FIRST-MARK"))
+
+
+async def test_what_was_written_under_higher_limits_is_copied(open_house: OpenHouse) -> None:
+    limits = {"HMS_MCP_MAX_TEXT_BYTES": "65536"}
+    async with open_house(limits, max_file_bytes=65_536) as house:
+        await house.create("large", "x" * 60_000)
+    async with open_house() as house:
+        assert (await house.pool.compact("n")).memories == 1
+        assert "xxx" in await house.do("view", path="/memories/large")
 
 
 async def test_a_writer_at_full_speed_through_ten_compactions(

@@ -11,7 +11,9 @@ import anyio
 import httpx2
 import pytest
 
+from hms_memory_gateway.application import create_app
 from hms_memory_gateway.connection import Memory
+from hms_memory_gateway.folders import Folders
 from hms_memory_gateway.problems import STATUS
 from hms_memory_gateway.settings import Settings
 from hms_memory_tool.errors import (
@@ -313,3 +315,20 @@ def test_every_fault_has_a_status_and_a_code_of_its_own() -> None:
     faults = subclasses(MemoryFault) - elsewhere
     assert faults == set(STATUS)
     assert len({kind.code for kind in faults}) == len(faults)
+
+
+class Unreadable(Folders):
+    """Fails in a way that nobody has thought of."""
+
+    def marked(self, seconds: float) -> list[str]:
+        raise RuntimeError(seconds)
+
+
+@pytest.mark.anyio
+async def test_a_gateway_that_cannot_go_on_says_so_and_ends(tmp_path: Path) -> None:
+    settings, ended = Settings(data_dir=tmp_path), anyio.Event()
+    app = create_app(settings, broken, folders=Unreadable(tmp_path), on_failure=ended.set)
+    with pytest.raises(ExceptionGroup):
+        async with app.router.lifespan_context(app):
+            await anyio.sleep_forever()
+    assert ended.is_set()

@@ -1,6 +1,7 @@
 """The application: settings and a way to open stores in, a FastAPI out."""
 
-from collections.abc import AsyncGenerator, Mapping
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -29,6 +30,8 @@ from .routes import memory, namespaces, operations
 from .settings import Settings
 from .telemetry import Telemetry
 
+logger = logging.getLogger(__name__)
+
 _ROUTING_FAULTS: Mapping[int, type[CallerFault]] = {404: RouteMissing, 405: MethodRefused}
 
 
@@ -38,6 +41,7 @@ def create_app(
     readiness: Readiness | None = None,
     folders: Folders | None = None,
     telemetry: Telemetry | None = None,
+    on_failure: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """Build the gateway.
 
@@ -47,6 +51,7 @@ def create_app(
         readiness: answers `/readyz`; without it, the gateway is ready until it stops.
         folders: where embedded stores lie; without them, none is compacted.
         telemetry: measures and traces; without it, figures are kept and nothing is traced.
+        on_failure: called when it cannot go on; requests are refused then.
 
     Returns:
         An ASGI application for one process: it owns the stores that it opens.
@@ -55,6 +60,16 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[Mapping[str, Any]]:
+        try:
+            async with serving() as state:
+                yield state
+        except Exception:
+            logger.critical("the gateway cannot go on")  # the server logs why
+            on_failure()
+            raise
+
+    @asynccontextmanager
+    async def serving() -> AsyncGenerator[Mapping[str, Any]]:
         answers = Answers()
         async with (
             Pool(
@@ -67,7 +82,9 @@ def create_app(
             ) as pool,
             anyio.create_task_group() as tasks,
         ):
-            maintenance = Maintenance(pool, folders, settings.forget_seconds)
+            maintenance = Maintenance(
+                pool, folders, settings.forget_seconds, settings.compact_at_once
+            )
             tasks.start_soon(maintenance.run)
             forgets_at_once = settings.forget_seconds == 0
             with telemetry.metrics.watching(PoolFigures(pool, answers)):

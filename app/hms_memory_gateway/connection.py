@@ -13,7 +13,7 @@ from hms_memory_tool.errors import OutcomeUnknown, TimedOut
 from hms_memory_tool.files import MemoryFiles
 
 from .namespaces import for_log
-from .problems import CompactionUnsupported
+from .problems import CompactionFailed, CompactionUnsupported
 from .upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,11 @@ class Connection:
         return upkeep is not None and (upkeep.is_running or upkeep.is_due)
 
     @property
+    def is_being_compacted(self) -> bool:
+        """Whether its store is being compacted; closing it would be in vain for both."""
+        return bool(self._memory and self._memory.upkeep and self._memory.upkeep.is_running)
+
+    @property
     def upkeep(self) -> Upkeep:
         """What compacts its store.
 
@@ -154,7 +159,7 @@ class Connection:
         self.leases += 1
         try:
             yield self._memory.files
-        except (TimedOut, OutcomeUnknown):
+        except (TimedOut, OutcomeUnknown, CompactionFailed):
             self._doubted.set()
             raise
         finally:

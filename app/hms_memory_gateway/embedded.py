@@ -186,7 +186,7 @@ class EmbeddedStore:
     async def _filled(self, copying: Copying) -> Held[EngineSession]:
         """A fresh store with everything in it, closed once and opened from the disk again."""
         folder = await run_sync(self._folders.begin, self._namespace)
-        background = self._processes.open(self._namespace, folder, in_background=True)
+        background = self._processes.open(self._namespace, folder, is_copying=True)
         async with background as session:
             await copying.fill(HmsStore(session, self._namespace))
         await run_sync(self._folders.note_size, self._namespace)

@@ -10,9 +10,9 @@
 ```
 
 An exchange is two renames, and then a sync of both folders that know the successor, since commands
-wait for it. A crash leaves one of three states: nothing replaced yet (what is in `fresh` may be half,
-and goes), replaced and not succeeded (undone), succeeded (finished). `recover` tells them apart by
-what is there alone.
+wait for it. A crash leaves one of three states: nothing replaced yet (what is in `fresh` may be
+half, and goes), replaced and not succeeded (undone), succeeded (finished). `recover` tells them
+apart by what is there alone.
 """
 
 import os

@@ -23,6 +23,7 @@ from .backoff import Failure
 from .compaction import Compacted, Progress
 from .connection import Connect, Connection, State
 from .problems import AtCapacity, ShuttingDown, StartFailed, StillOpening
+from .upkeep import Upkeep
 
 _TURNS = 5  # where all are busy, connections change hands this often in the longest wait
 _LIVED_SECONDS = 5.0  # an engine that ran this long did start: the next failure is a first one
@@ -148,15 +149,12 @@ class Pool:
         self,
         namespace: str,
         progress: Progress = lambda done, total: None,
-        *,
-        is_patient: bool = False,
     ) -> Compacted:
         """Compact the store of a namespace, opening it first if need be.
 
         Args:
             namespace: the store's name.
             progress: told how many memories are done, and of how many.
-            is_patient: whether nobody waits for it.
 
         Raises:
             CompactionUnsupported: somebody else keeps the store.
@@ -164,18 +162,32 @@ class Pool:
             NoRoom, CompactionFailed: it could not be done; the store is as it was.
             Unavailable: the store could not be opened.
         """
-        connection = await self._open_connection(namespace)
-        return await connection.upkeep.compact(progress, is_patient=is_patient)
+        async with self._tending(namespace) as upkeep:
+            return await upkeep.compact(progress)
 
-    async def forget(self, namespace: str) -> None:
+    async def forget(self, namespace: str, *, is_patient: bool = False) -> None:
         """Compact the store of a namespace if it holds what was edited or deleted.
+
+        Args:
+            namespace: the store's name.
+            is_patient: whether nobody waits for it.
 
         Raises:
             MemoryFault: as `compact` does.
         """
+        async with self._tending(namespace) as upkeep:
+            if upkeep.has_remains:
+                await upkeep.compact(is_patient=is_patient)
+
+    @asynccontextmanager
+    async def _tending(self, namespace: str) -> AsyncGenerator[Upkeep]:
+        """Look after a store, without letting others close it or leaving it open for nobody."""
+        was_there = namespace in self._connections
         connection = await self._open_connection(namespace)
-        if connection.upkeep.has_remains:
-            await connection.upkeep.compact()
+        async with connection.lease():
+            yield connection.upkeep
+        if not was_there and connection in self._idle():
+            connection.stop("idle")
 
     async def _open_connection(self, namespace: str) -> Connection:
         connection = self._connections.get(namespace)
@@ -291,23 +303,27 @@ class Pool:
         return failure is not None and anyio.current_time() < failure.retry_at
 
     def _idle(self) -> list[Connection]:
-        """Connections that nobody uses or is about to use, the least recently used first."""
+        """Connections that nobody uses or is about to use: the least recently used first, and last
+        those whose stores are being compacted.
+        """
         wanted = {waiter.namespace for waiter in self._waiting}
         idle = [
             connection
             for namespace, connection in self._connections.items()
             if connection.is_idle and namespace not in wanted
         ]
-        return sorted(idle, key=lambda connection: connection.returned_at)
+        return sorted(idle, key=lambda one: (one.is_being_compacted, one.returned_at))
 
     def _busy(self) -> list[Connection]:
-        """Connections in use that have had their turn, the longest first."""
+        """Connections in use that have had their turn: the longest first, and last those whose
+        stores are being compacted.
+        """
         busy = [
             connection
             for connection in self._connections.values()
             if connection.leases and connection.is_ready and self._has_waited(connection.ready_at)
         ]
-        return sorted(busy, key=lambda connection: connection.ready_at or 0.0)
+        return sorted(busy, key=lambda one: (one.is_being_compacted, one.ready_at or 0.0))
 
     def _has_waited(self, since: float | None) -> bool:
         return since is not None and anyio.current_time() - since >= self._turn_seconds

@@ -202,7 +202,8 @@ STATUS: Mapping[type[MemoryFault], HTTPStatus] = {
     CompactionGaveWay: HTTPStatus.SERVICE_UNAVAILABLE,
     NoRoom: HTTPStatus.INSUFFICIENT_STORAGE,
     CompactionFailed: HTTPStatus.SERVICE_UNAVAILABLE,
-    NotForgotten: HTTPStatus.SERVICE_UNAVAILABLE,
+    # None of the codes that stand for a command that was not done: it was.
+    NotForgotten: HTTPStatus.INTERNAL_SERVER_ERROR,
     InternalFault: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 

@@ -32,6 +32,12 @@ _QUIET = ("hms-mcp info", "hms-mcp debug")  # how its less important lines begin
 # A listing in few calls; the engine's default is 200.
 _DEFAULTS = {"HMS_MCP_MAX_PAGE": "1000"}
 _IN_BACKGROUND = ("-n", "10")
+# The most that the engine takes: a store is copied that may have been written under other limits.
+_UNLIMITED = {
+    "HMS_MCP_MAX_METADATA_BYTES": "1048576",
+    "HMS_MCP_MAX_TAGS": "1024",
+    "HMS_MCP_MAX_TEXT_BYTES": "65536",
+}
 
 
 class Processes:
@@ -58,7 +64,7 @@ class Processes:
         folder: Path,
         *,
         passphrase: str | None = None,
-        in_background: bool = False,
+        is_copying: bool = False,
     ) -> AbstractAsyncContextManager[EngineSession]:
         """Start an engine on the store in a folder.
 
@@ -67,14 +73,18 @@ class Processes:
             folder: where it lies; it is the engine's working folder, so it can be moved meanwhile.
             passphrase: what the store is encrypted with, if it is another than that of the
                 environment; an empty one for a store that is not.
-            in_background: whether everything else on the machine goes first.
+            is_copying: whether it takes what another store has, whatever the limits are, and lets
+                everything else on the machine go first.
 
         Raises:
             Unavailable: it did not start.
         """
         arguments = [f"--namespace={namespace}", "--store=.", *self._settings.hms_args]
         command = [str(self._binary), *arguments]
-        if in_background and self._nice:
+        environ = self._environ if passphrase is None else self._with(passphrase)
+        if is_copying:
+            environ = {**environ, **_UNLIMITED}
+        if is_copying and self._nice:
             command = [self._nice, *_IN_BACKGROUND, *command]
         name = re.compile(rf"(?<![a-z0-9_-]){re.escape(namespace)}(?![a-z0-9_-])")
 
@@ -85,7 +95,7 @@ class Processes:
         return open_stdio(
             command[0],
             command[1:],
-            self._environ if passphrase is None else self._with(passphrase),
+            environ,
             open_seconds=self._settings.open_seconds,
             call_seconds=self._settings.call_seconds,
             on_stderr=log,

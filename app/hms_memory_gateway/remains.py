@@ -3,6 +3,8 @@
 import anyio
 from anyio.to_thread import run_sync
 
+from hms_memory_tool.errors import Unavailable
+
 from .folders import Folders
 
 
@@ -28,12 +30,15 @@ class Remains:
         """Say so before a write is sent that leaves some.
 
         Raises:
-            OSError: it cannot be written down.
+            Unavailable: it cannot be written down.
         """
         self._have_come = True
         async with self._turn:
             if not self._is_marked:
-                await run_sync(self._folders.mark, self._namespace)
+                try:
+                    await run_sync(self._folders.mark, self._namespace)
+                except OSError as error:
+                    raise Unavailable(f"a deletion cannot be noted: {error}") from error
                 self._is_marked = True
 
     def exchanged(self, have_come: bool) -> None:

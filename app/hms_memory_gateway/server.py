@@ -88,9 +88,15 @@ def _run(
     folders: Folders | None = None,
 ) -> int:
     readiness = Readiness(checks, lambda: server.should_exit)
+    has_failed = False
+
+    def end() -> None:
+        nonlocal has_failed
+        has_failed = server.should_exit = True
+
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect, readiness, folders, telemetry),
+            create_app(settings, connect, readiness, folders, telemetry, end),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -109,7 +115,7 @@ def _run(
             server.run(sockets=[listener])
         finally:
             telemetry.close()
-    return 0 if server.started else 1
+    return 0 if server.started and not has_failed else 1
 
 
 @contextmanager

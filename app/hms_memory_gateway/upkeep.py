@@ -87,7 +87,9 @@ class Upkeep:
     @property
     def is_due(self) -> bool:
         """Whether the store should be compacted now, for all that is known here."""
-        return anyio.current_time() >= self._retry_at and self._is_large()
+        with suppress(OSError):  # of the moment; a look must not end the gateway's work
+            return anyio.current_time() >= self._retry_at and self._is_large()
+        return False
 
     @property
     def has_remains(self) -> bool:
