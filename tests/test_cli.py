@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 
 from hms_memory_gateway.engine import Engine
 
-from .conftest import Client
+from .conftest import Client, stop
 
 TOKEN = "correct-horse-battery"
 
@@ -229,6 +230,25 @@ def test_a_second_gateway_on_a_data_folder_is_refused(engine: Engine, tmp_path: 
         gateway.process.wait()
     with running(environ, tmp_path / "log") as gateway:  # a lock does not outlive its process
         assert gateway.client().command("view", path="/memories")[0]
+
+
+def test_what_is_cut_short_at_the_end_is_said_to_be_unknown(engine: Engine, tmp_path: Path) -> None:
+    environ = environment(engine, tmp_path / "data", HMS_GATEWAY_DRAIN_SECONDS="1")
+    create = {"command": "create", "path": "/memories/a", "file_text": "x"}
+    with running(environ, tmp_path / "log") as gateway, ThreadPoolExecutor(1) as thread:
+        client = gateway.client()
+        assert client.command("view", path="/memories")[0]
+        (child,) = gateway.children()
+        stop(child)
+        under_way = thread.submit(client.post, "/memory/command", create)
+        while "hms_gateway_pool_leases 1.0" not in gateway.http.get("/metrics").text:
+            pass
+        gateway.process.send_signal(signal.SIGTERM)
+        answer = under_way.result(30)
+        assert gateway.process.wait(timeout=30) == 0
+    assert (answer.status_code, answer.json()["code"]) == (504, "outcome_unknown")
+    assert answer.headers["X-Request-Id"] == answer.json()["request_id"]
+    assert "Traceback" not in (tmp_path / "log").read_text()
 
 
 def test_a_setting_of_no_version_is_reported(engine: Engine, tmp_path: Path) -> None:

@@ -285,6 +285,24 @@ def test_health_needs_no_engine_and_opens_no_store(tmp_path: Path) -> None:
             assert gateway.http.get("/readyz").json() == {"status": "ready"}
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("/memory/command", 413), ("/nowhere", 404), ("/healthz", 405)]
+)
+def test_an_answer_reaches_whoever_still_sends_on_a_connection_that_ends(
+    gateway: Gateway, path: str, status: int
+) -> None:
+    """As a proxy does that has a connection for each request."""
+    size = 4_000_000
+    head = [f"POST {path} HTTP/1.1", "Host: localhost", "X-Memory-Namespace: n"]
+    head += [f"Content-Length: {size}", "Connection: close", "", ""]
+    port = gateway.http.base_url.port
+    assert port is not None
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall("\r\n".join(head).encode() + b" " * size)
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
 def test_a_defect_of_ours_is_a_problem_without_its_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

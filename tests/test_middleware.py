@@ -12,6 +12,7 @@ from hms_memory_gateway.telemetry import Telemetry
 
 SCOPE: Scope = {
     "type": "http",
+    "http_version": "1.1",
     "method": "GET",
     "path": "/memory/tools",
     "headers": [(b"host", b"localhost")],

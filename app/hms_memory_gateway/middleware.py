@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from secrets import token_hex
 
+import anyio
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hms_memory_tool.errors import KeyReused, MemoryFault, Unavailable
+from hms_memory_tool.errors import KeyReused, MemoryFault, OutcomeUnknown, Unavailable
 
 from .access import Access
 from .exchange import Exchange
@@ -54,6 +55,11 @@ class Boundary:
             await self._app(exchange.scope, exchange.receive, exchange.send)
         except (CallerFault, KeyReused, Unavailable) as fault:
             await _answer(exchange, fault)
+        except anyio.get_cancelled_exc_class():
+            # By a server that ends; what was under way may have been done.
+            if exchange.status is not None:
+                raise
+            await _answer(exchange, OutcomeUnknown("the gateway ended"))
         except ClientDisconnect:
             return  # nobody is left to answer
         except Exception as error:
