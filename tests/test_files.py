@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from hms_memory_tool.commands import parse_command, parse_recall
-from hms_memory_tool.errors import Contended, EngineFault, Refused, Unavailable
+from hms_memory_tool.errors import Contended, EngineFault, OutcomeUnknown, Refused, Unavailable
 from hms_memory_tool.files import ATTEMPTS, MemoryFiles
 from hms_memory_tool.store import Document, Entry, HmsStore, Limits, Page
 
@@ -280,3 +280,25 @@ async def test_files_of_another_client_that_no_command_could_name_are_not_shown(
         assert listing.endswith("\n12B\t/memories\n4B\t/memories/d/\n4B\t/memories/ok")
         found = await files.recall(parse_recall({"query": "word", "k": 50}))
         assert [result.path for result in found] == ["/memories/ok"]
+
+
+async def test_what_an_earlier_move_is_stuck_on_is_not_said_of_a_command_that_wrote_nothing(
+    open_store: OpenStore,
+) -> None:
+    async with open_store() as (store, _):
+        stuck = Disturbed(store)
+        files = MemoryFiles(stuck, LIMITS)
+        for name in ("a", "b"):
+            await run(files, "create", path=f"/memories/d/{name}", file_text=name)
+
+        async def no_answer(keys: Sequence[str]) -> int:
+            raise OutcomeUnknown("forget")
+
+        stuck.delete = no_answer
+        with pytest.raises(OutcomeUnknown):
+            await run(files, "rename", old_path="/memories/d", new_path="/memories/e")
+        with pytest.raises(Unavailable) as raised:
+            await run(files, "view", path="/memories")
+        assert not isinstance(raised.value, OutcomeUnknown)
+        stuck.delete = store.delete
+        assert "/memories/e/a" in await run(files, "view", path="/memories")

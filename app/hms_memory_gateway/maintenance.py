@@ -62,8 +62,9 @@ class Maintenance:
 
     async def _forget_each(self, names: Iterator[str]) -> None:
         for name in names:
-            if anyio.current_time() < self._retry_at.pop(name, 0.0):
+            if anyio.current_time() < self._retry_at.get(name, 0.0):
                 continue
+            self._retry_at.pop(name, None)
             try:
                 await self._pool.forget(name, is_patient=True)
             except MemoryFault as fault:

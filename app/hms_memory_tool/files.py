@@ -21,6 +21,7 @@ from .errors import (
     NotFound,
     OutcomeUnknown,
     Refused,
+    Unavailable,
     VersionConflict,
 )
 from .gate import Gate
@@ -147,8 +148,11 @@ class MemoryFiles:
 
     async def _settle(self) -> None:
         if self._tree.is_unsettled:
-            async with self._moving.exclusive():
-                await self._tree.recover()
+            try:
+                async with self._moving.exclusive():
+                    await self._tree.recover()
+            except OutcomeUnknown as fault:  # of an earlier command; this one has written nothing
+                raise Unavailable(str(fault)) from fault
 
     async def recall(self, request: Recall) -> list[Recalled]:
         """The files most relevant to a query, best first, with the lines that match.
