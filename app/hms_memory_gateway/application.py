@@ -38,6 +38,7 @@ def create_app(
     readiness: Readiness | None = None,
     folders: Folders | None = None,
     telemetry: Telemetry | None = None,
+    gateway_id: str = "",
 ) -> FastAPI:
     """Build the gateway.
 
@@ -47,6 +48,7 @@ def create_app(
         readiness: answers `/readyz`; without it, the gateway is ready until it stops.
         folders: where embedded stores lie; without them, none is compacted.
         telemetry: measures and traces; without it, figures are kept and nothing is traced.
+        gateway_id: what `/healthz` answers that it is.
 
     Returns:
         An ASGI application for one process: it owns the stores that it opens.
@@ -74,6 +76,7 @@ def create_app(
                 yield {
                     "blocks": Blocks(pool, answers, telemetry, forgets_at_once=forgets_at_once),
                     "maintenance": maintenance,
+                    "gateway_id": gateway_id,
                     "metrics": telemetry.metrics,
                     "settings": settings,
                     "readiness": readiness or Readiness([], lambda: pool.is_closing),
