@@ -266,9 +266,9 @@ async def test_a_look_that_fails_is_not_the_last(
     open_house: OpenHouse, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     marks = tmp_path / "compaction" / "marks"
-    marks.parent.mkdir()
-    marks.touch()
     async with open_house(forget_seconds=0.5) as house:
+        marks.parent.mkdir()
+        marks.touch()
         with anyio.fail_after(20):
             await until(lambda: "nobody knows which stores" in caplog.text)
         await house.create("f", "FIRST-MARK\n")

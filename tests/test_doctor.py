@@ -22,6 +22,7 @@ from hms_memory_gateway.doctor.findings import Outcome
 from hms_memory_gateway.doctor.folder import file_system
 from hms_memory_gateway.doctor.machine import judged
 from hms_memory_gateway.engine import Engine
+from hms_memory_gateway.ownership import owned
 from hms_memory_gateway.settings import Settings
 
 from .conftest import Client, engines_in, shared_engine
@@ -179,8 +180,9 @@ def test_a_running_gateway_is_asked_and_left_alone(
         assert (other.code, other.which("failure")) == (1, {"port"})
         assert "HMS_GATEWAY_DATA_DIR" in other.said("port")
 
-        elsewhere = examined(environ, port=free_port())
-        assert elsewhere.outcome("port") == "warning"
+        elsewhere = examined(environ, token=TOKEN, port=free_port())
+        assert f":{port}, is ready" in elsewhere.said("port")
+        assert elsewhere.outcome("port") == "ok"
         assert client.command("view", path="/memories/a")[0]
     after = examined(environ)  # the file of the lock is still there
     assert "none runs" in after.said("gateway")
@@ -379,6 +381,30 @@ def test_a_small_disk_in_memory_is_worth_three_warnings(
     assert seen.code == 0
     assert {"file system", "space", "start"} <= seen.which("warning")
     assert seen.figures("start")["store_bytes"] > 60e6
+
+
+@can_have_a_disk
+def test_stores_on_a_disk_of_their_own_are_a_failure(environ: dict[str, str], data: Path) -> None:
+    (data / "stores").mkdir()
+    seen = examine(environ, under=disk(data / "stores", "mode=700"))
+    assert seen.code == 1
+    assert "one file system" in seen.said("data folder")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give files away")
+def test_root_on_the_data_folder_of_somebody_else_is_a_failure(
+    environ: dict[str, str], data: Path
+) -> None:
+    os.chown(data, 4_321, 4_321)
+    seen = examined(environ)
+    assert (seen.code, seen.outcome("data folder")) == (1, "failure")
+    assert "uid 4321" in seen.said("data folder")
+
+
+def test_a_gateway_that_starts_or_ends_is_waited_for(environ: dict[str, str], data: Path) -> None:
+    with owned(data):
+        seen = examined(environ, port=free_port())
+    assert (seen.code, seen.outcome("port")) == (0, "warning")
 
 
 MOUNTS = r"""

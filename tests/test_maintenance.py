@@ -90,12 +90,40 @@ def test_the_command_compacts_with_a_gateway_and_without(
     assert "There is no data folder" in done.stderr
     assert compact().returncode == 2
 
-    with running(environ, tmp_path / "log") as process:
-        done = compact("B b", "--port", str(process.http.base_url.port))
+    with running(environ, tmp_path / "log"):
+        done = compact("B b")
         assert (done.returncode, "1 memories" in done.stdout) == (0, True), done
-        done = compact("a", "--port", "1")
+        done = compact("--all")
+        assert (done.returncode, done.stdout.count("1 memories")) == (0, 2), done
+        done = compact("nobody")
         assert done.returncode == 1
-        assert "--port" in done.stdout
+        assert "There is no memory of this namespace." in done.stdout
+
+
+def test_all_are_the_stores_and_nothing_else_that_lies_there(serve: Serve, engine: Engine) -> None:
+    with serve() as gateway:
+        gateway.client("a").command("create", path="/memories/f", file_text="a\n")
+    stores = gateway.settings.data_dir / "stores"
+    for other in ("lost+found", "Alice"):
+        (stores / other).mkdir()
+    (stores / ".DS_Store").touch()
+    done = run(environment(engine, stores.parent), "namespaces", "compact", "--all")
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1), done
+
+
+def test_a_store_that_was_moved_to_another_disk_is_compacted_and_forgets(serve: Serve) -> None:
+    with serve() as gateway:
+        gateway.client("a").command("create", path="/memories/f", file_text="MARK\n")
+    data = gateway.settings.data_dir
+    elsewhere = data.with_name(f"{data.name}-elsewhere")
+    (data / "stores" / "a").rename(elsewhere)
+    (data / "stores" / "a").symlink_to(elsewhere)
+    for _ in range(2):
+        with serve(data_dir=data) as gateway:
+            client = gateway.client("a")
+            assert client.command("view", path="/memories/f")[0]
+            assert gateway.http.post("/namespaces/a/compact").status_code == 200
+            assert not elsewhere.exists()
 
 
 _FULL = """

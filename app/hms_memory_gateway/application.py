@@ -42,6 +42,7 @@ def create_app(
     folders: Folders | None = None,
     telemetry: Telemetry | None = None,
     on_failure: Callable[[], None] = lambda: None,
+    gateway_id: str = "",
 ) -> FastAPI:
     """Build the gateway.
 
@@ -52,6 +53,7 @@ def create_app(
         folders: where embedded stores lie; without them, none is compacted.
         telemetry: measures and traces; without it, figures are kept and nothing is traced.
         on_failure: called when it cannot go on; requests are refused then.
+        gateway_id: what `/healthz` answers that it is.
 
     Returns:
         An ASGI application for one process: it owns the stores that it opens.
@@ -91,6 +93,7 @@ def create_app(
                 yield {
                     "blocks": Blocks(pool, answers, telemetry, forgets_at_once=forgets_at_once),
                     "maintenance": maintenance,
+                    "gateway_id": gateway_id,
                     "metrics": telemetry.metrics,
                     "settings": settings,
                     "readiness": readiness or Readiness([], lambda: pool.is_closing),

@@ -14,6 +14,7 @@ from . import logs
 from .compact_command import compact_stores
 from .doctor import Given, report
 from .engine import Engine, EngineMissing, default_cache, ensure, progress_for
+from .folders import FolderUnusable
 from .problems import CompactionUnsupported
 from .ring import RingInvalid
 from .ring_commands import add_ring
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RingInvalid as error:
         _say(str(error), sys.stderr)
         return 2
-    except (EngineMissing, CannotServe) as error:
+    except (EngineMissing, CannotServe, FolderUnusable) as error:
         _say(str(error), sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -71,7 +72,7 @@ def _compact(given: Mapping[str, Any]) -> int:
     settings = _settings(given)
     if settings.hms_url is not None:
         raise CannotServe(CompactionUnsupported.detail)
-    if not settings.data_dir.is_dir():
+    if not os.path.isdir(settings.data_dir):  # that of a Path raises where it may not look
         raise CannotServe(f"There is no data folder {settings.data_dir}: --data-dir says where.")
     return compact_stores(settings, _engine, os.environ, given["name"])
 

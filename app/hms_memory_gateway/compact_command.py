@@ -17,15 +17,16 @@ from hms_memory_tool.errors import MemoryFault
 from .compaction import Compacted, Progress
 from .embedded import embedded
 from .engine import Engine
-from .folders import Folders
+from .folders import Folders, FolderUnusable
 from .local import client_options
 from .maintenance import Maintenance
-from .ownership import FolderTaken, owned
+from .ownership import FolderTaken, owned, published
 from .pool import Pool
 from .settings import Settings
 
 Compact: TypeAlias = Callable[[str, Progress], Awaitable[Compacted]]
 _LINE_SECONDS = 2.0  # between two lines about the same store
+_ASK_SECONDS = 5.0
 _NEVER = 1e9
 
 
@@ -35,21 +36,23 @@ def compact_stores(
     """Compact one store or all of them, one after the other, and say what came of it.
 
     Args:
-        settings: the data folder, and where its gateway listens if one runs.
+        settings: the data folder, and the token of its gateway if one runs.
         engine: finds the hms-mcp, for when none does.
         environ: what of the engine's settings is forwarded to it.
         name: a namespace or the name of a store; None for all.
 
     Returns:
         The exit code: 1 if a store could not be compacted.
+
+    Raises:
+        FolderUnusable: the data folder is not ours, or its gateway cannot be asked.
     """
     folders = Folders(settings.data_dir)
-    names = [name] if name is not None else folders.names()
     try:
         with owned(settings.data_dir):
-            return anyio.run(_in_process, settings, engine(), environ, folders, names)
+            return anyio.run(_in_process, settings, engine(), environ, folders, name)
     except FolderTaken:
-        return anyio.run(_through_gateway, settings, names)
+        return anyio.run(_through_gateway, settings, folders, name)
 
 
 async def _in_process(
@@ -57,17 +60,18 @@ async def _in_process(
     engine: Engine,
     environ: Mapping[str, str],
     folders: Folders,
-    names: Sequence[str],
+    name: str | None,
 ) -> int:
     connect = embedded(engine.path, settings, environ)
     async with Pool(connect, acquire_seconds=settings.open_seconds) as pool:
         maintenance = Maintenance(pool, folders, _NEVER)
-        return await _each(names, maintenance.compact)
+        return await _each(_named(name, folders), maintenance.compact)
 
 
-async def _through_gateway(settings: Settings, names: Sequence[str]) -> int:
+async def _through_gateway(settings: Settings, folders: Folders, name: str | None) -> int:
+    url = await _url(settings)
     # It takes as long as a store is large.
-    async with httpx2.AsyncClient(**client_options(settings), timeout=None) as http:
+    async with httpx2.AsyncClient(**client_options(settings, url), timeout=None) as http:
 
         async def compact(name: str, progress: Progress) -> Compacted:
             try:
@@ -75,14 +79,45 @@ async def _through_gateway(settings: Settings, names: Sequence[str]) -> int:
                 body = answer.json()
             except (httpx2.HTTPError, ValueError) as error:
                 raise MemoryFault(
-                    f"the gateway that uses the data folder does not answer at {http.base_url} "
-                    "(--host and --port say where it is)"
+                    f"the gateway that uses the data folder does not answer any more at {url}"
                 ) from error
             if answer.is_success:
                 return Compacted(**body)
             raise MemoryFault(str(body.get("detail", answer.status_code)))
 
-        return await _each(names, compact)
+        return await _each(_named(name, folders), compact)
+
+
+async def _url(settings: Settings) -> str:
+    """Where the gateway listens that uses the data folder, which nobody else may be asked for."""
+    data_dir = settings.data_dir
+    address = published(data_dir)
+    if address is None:
+        raise FolderUnusable(
+            f"The data folder {data_dir} is in use by a gateway that starts or ends, or by a "
+            "command like this one",
+            "Wait, and try again.",
+        )
+    try:
+        async with httpx2.AsyncClient(timeout=_ASK_SECONDS, trust_env=False) as http:
+            health = await http.get(f"{address.url}/healthz")
+    except httpx2.HTTPError as error:
+        raise _not_found(settings, address.url, "it does not answer") from error
+    if health.headers.get("X-Gateway-Id") != address.gateway_id:
+        raise _not_found(settings, address.url, "another program answers")
+    return address.url
+
+
+def _not_found(settings: Settings, url: str, why: str) -> FolderUnusable:
+    return FolderUnusable(
+        f"The gateway that uses the data folder {settings.data_dir} listens at {url}, and here "
+        f"{why}",
+        "If it runs in a container, run this in there; if it is ending, try again.",
+    )
+
+
+def _named(name: str | None, folders: Folders) -> list[str]:
+    return folders.names() if name is None else [name]
 
 
 async def _each(names: Sequence[str], compact: Compact) -> int:

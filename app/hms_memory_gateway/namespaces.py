@@ -80,6 +80,11 @@ def named(value: str) -> str:
         raise NamespaceInvalid("A namespace has to be printable ASCII.") from None
 
 
+def is_store_name(name: str) -> bool:
+    """Whether the engine can have a store of that name."""
+    return _ENGINE_NAME.fullmatch(name) is not None
+
+
 def for_log(store: str) -> str:
     """What stands for a store in a log: the operator can tell stores apart, not whose they are."""
     return hashlib.sha256(store.encode()).hexdigest()[:12]

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Generator, Mapping, Sequence
@@ -15,8 +16,9 @@ from .connection import Connect
 from .embedded import embedded
 from .engine import Engine
 from .folders import Folders
+from .local import client_url
 from .metrics import Metrics
-from .ownership import FolderTaken, owned
+from .ownership import Address, FolderTaken, owned, publish, unwritable
 from .protocol import BoundedHead
 from .readiness import Check, Readiness, answers, can_keep, can_run
 from .settings import Settings
@@ -49,8 +51,8 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
 
     Raises:
         CannotServe: the data folder or the address cannot be used.
+        FolderUnusable: the data folder is not ours, or no place for stores.
     """
-    os.umask(0o077)  # memory is for its owner alone, in whatever the engine creates
     _make(settings.data_dir)
     checks = [
         ("engine_missing", can_run(engine.path)),
@@ -88,6 +90,7 @@ def _run(
     folders: Folders | None = None,
 ) -> int:
     readiness = Readiness(checks, lambda: server.should_exit)
+    gateway_id = secrets.token_hex(8)
     has_failed = False
 
     def end() -> None:
@@ -96,7 +99,7 @@ def _run(
 
     server = uvicorn.Server(
         uvicorn.Config(
-            create_app(settings, connect, readiness, folders, telemetry, end),
+            create_app(settings, connect, readiness, folders, telemetry, end, gateway_id),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -111,6 +114,9 @@ def _run(
         signal.signal(number, server.handle_exit)
     with _listen(settings.host, settings.port) as listener:
         _announce(settings, listener)
+        if folders is not None:
+            url = client_url(settings.host, listener.getsockname()[1])
+            _publish(settings.data_dir, Address(url, gateway_id))
         try:
             server.run(sockets=[listener])
         finally:
@@ -139,7 +145,14 @@ def _make(data_dir: Path) -> None:
             "Choose another with --data-dir or HMS_GATEWAY_DATA_DIR."
         ) from error
     if not os.access(data_dir, os.W_OK | os.X_OK):
-        raise CannotServe(f"The data folder {data_dir} cannot be written to by this user.")
+        raise unwritable(data_dir, "it is closed, or its disk is read-only")
+
+
+def _publish(data_dir: Path, address: Address) -> None:
+    try:
+        publish(data_dir, address)
+    except OSError as error:  # a full disk keeps nobody from reading
+        logger.warning("commands will not find this gateway by its data folder: %s", error)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,6 +9,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from hms_memory_gateway.folders import Folders, FolderUnusable
+from hms_memory_gateway.ownership import check_user
+
 from .findings import Case, Finding, failure, ok, warning
 
 MOUNTS = Path("/proc/mounts")
@@ -42,6 +45,11 @@ def usable(case: Case) -> Finding:
         )
     if case.ground != folder:
         return ok(f"{folder} is not there yet, and can be made")
+    try:
+        check_user(folder)
+        Folders(folder).check()
+    except FolderUnusable as error:
+        return failure(error.found, error.advice)
     return ok(f"{folder} is there, and can be written to")
 
 

@@ -7,6 +7,7 @@ import anyio
 import httpx2
 
 from hms_memory_gateway.local import client_options
+from hms_memory_gateway.ownership import Address, published
 from hms_memory_gateway.readiness import answers
 from hms_memory_tool.errors import MemoryFault
 from hms_memory_tool.session import open_http
@@ -52,6 +53,8 @@ def access(case: Case) -> Finding:
 
 def port(case: Case) -> Finding:
     """The gateway can listen, or does so already."""
+    if case.has_gateway and (address := published(case.settings.data_dir)):
+        return _listener(case, address)
     host, number = case.settings.host, case.settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -68,35 +71,38 @@ def port(case: Case) -> Finding:
     if case.has_gateway:
         return warning(
             f"nothing listens on {host} port {number}, though a gateway runs",
-            "Examine it with the settings that it was started with, or wait until it has started.",
+            "Wait until it has started.",
         )
     return ok(f"{host} port {number} is free")
 
 
-def _listener(case: Case) -> Finding:
-    """Look at what listens there."""
-    settings = case.settings
-    with httpx2.Client(**client_options(settings), timeout=_ASK_SECONDS) as http:
+def _listener(case: Case, address: Address | None = None) -> Finding:
+    """Look at what listens where it was set, or where the gateway of the data folder says."""
+    url = address.url if address else None
+    with httpx2.Client(**client_options(case.settings, url), timeout=_ASK_SECONDS) as http:
+        where = f"{http.base_url.host} port {http.base_url.port}"
         try:
-            if not _is_gateway(http):
+            if not _is_gateway(http, address):
                 return failure(
-                    f"something else listens on {settings.host} port {settings.port}",
+                    f"something else listens on {where}",
                     f"End it, or {_OTHER_PORT}.",
                 )
             return _answers(http, case)
         except httpx2.HTTPError as error:
             return failure(
-                f"what listens on {settings.host} port {settings.port} gives no answer ({error})",
+                f"what listens on {where} gives no answer ({error})",
                 f"If it is a gateway, restart it. Otherwise end it, or {_OTHER_PORT}.",
             )
 
 
-def _is_gateway(http: httpx2.Client) -> bool:
+def _is_gateway(http: httpx2.Client, address: Address | None) -> bool:
     try:
         health = http.get("/healthz")
-        return bool(health.json() == {"status": "ok"}) and "X-Request-Id" in health.headers
+        is_one = bool(health.json() == {"status": "ok"}) and "X-Request-Id" in health.headers
     except (httpx2.RemoteProtocolError, ValueError):  # another protocol, or another program
         return False
+    given = health.headers.get("X-Gateway-Id")
+    return is_one and (address is None or given == address.gateway_id)
 
 
 def _answers(http: httpx2.Client, case: Case) -> Finding:

@@ -10,9 +10,12 @@ router = APIRouter(tags=["operations"], default_response_class=JSONResponse)
 
 
 @router.get("/healthz", **documentation.HEALTHZ)
-async def healthz() -> JSONResponse:
-    """Whether the process serves."""
-    return JSONResponse({"status": "ok"})
+async def healthz(request: Request) -> JSONResponse:
+    """Whether the process serves.
+
+    `X-Gateway-Id` is another one after each start.
+    """
+    return JSONResponse({"status": "ok"}, headers={"X-Gateway-Id": request.state.gateway_id})
 
 
 @router.get("/readyz", **documentation.READYZ)
