@@ -342,6 +342,18 @@ def test_a_file_in_the_way_of_the_data_folder_is_a_failure(engine: Engine, tmp_p
     assert {"start", "round trip", "permissions"} <= seen.which("skipped")
 
 
+@pytest.mark.parametrize("below", [".", "data"])
+def test_a_link_to_no_folder_is_refused_as_at_the_start(
+    engine: Engine, tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    environ = environment(engine, tmp_path / "link" / below)
+    assert run(environ).returncode == 1
+    seen = examine(environ)
+    assert (seen.code, seen.which("failure")) == (1, {"data folder"})
+    assert str(tmp_path / "nowhere") in seen.said("data folder")
+
+
 def disk(data: Path, options: str, then: str = "true") -> list[str]:
     """Runs what follows with a disk of its own for a data folder."""
     return [*ALONE, f'mount -t tmpfs -o {options} tmpfs {data} && {then} && exec "$0" "$@"']
@@ -435,6 +447,25 @@ def test_what_others_can_read_is_found(
     seen = examined(environ)
     assert (seen.code, seen.outcome("permissions")) == (int(outcome == "failure"), outcome)
     assert str(path) in seen.said("permissions")
+    subprocess.run(seen.said("permissions").split(": ")[-1], shell=True, check=True)  # noqa: S602
+    assert examined(environ).outcome("permissions") == "ok"
+
+
+@pytest.mark.parametrize("linked", [".", "stores"])
+def test_a_folder_that_is_a_link_is_judged_by_what_it_leads_to(
+    environ: dict[str, str], store: Path, linked: str
+) -> None:
+    data = store.parents[1]
+    (data / linked).rename(data.parent / "elsewhere")
+    (data / linked).symlink_to(data.parent / "elsewhere")
+    (data / "stores" / "link").symlink_to(store)
+    if os.geteuid() == 0:  # who owns a link owns nothing of what is kept
+        os.chown(data / linked, 4_321, 4_321, follow_symlinks=False)
+    seen = examined(environ)
+    assert (seen.outcome("permissions"), seen.outcome("owner")) == ("ok", "ok")
+    (store / "store.json").chmod(0o604)
+    seen = examined(environ)
+    assert seen.outcome("permissions") == "failure"
     subprocess.run(seen.said("permissions").split(": ")[-1], shell=True, check=True)  # noqa: S602
     assert examined(environ).outcome("permissions") == "ok"
 
