@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +22,7 @@ from hms_memory_gateway.doctor.findings import Outcome
 from hms_memory_gateway.doctor.folder import file_system
 from hms_memory_gateway.doctor.machine import judged
 from hms_memory_gateway.engine import Engine
+from hms_memory_gateway.ownership import owned
 from hms_memory_gateway.settings import Settings
 
 from .conftest import Client, engines_in, shared_engine
@@ -209,12 +210,18 @@ def test_a_port_that_something_silent_holds_is_a_failure_and_the_wait_is_shown(
 
 
 class Stranger(BaseHTTPRequestHandler):
-    """A program that is no gateway, and has an answer for everything."""
+    """A program that is no gateway, and has the same answer for everything."""
+
+    body = b'{"status": "ok"}'
 
     def do_GET(self) -> None:
-        body = b'{"status": "ok"}'
-        self.send_response(200)
+        self.answer(200, self.body)
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -222,15 +229,39 @@ class Stranger(BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
-def test_a_port_that_another_server_holds_is_a_failure(environ: dict[str, str]) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+@contextmanager
+def stranger(handler: type[BaseHTTPRequestHandler]) -> Generator[int]:
+    """A server of another kind: its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            seen = examined(environ, port=server.server_port)
+            yield server.server_port
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_port_that_another_server_holds_is_a_failure(environ: dict[str, str]) -> None:
+    with stranger(Stranger) as port:
+        seen = examined(environ, port=port)
+    assert (seen.code, seen.which("failure")) == (1, {"port"})
+    assert "something else" in seen.said("port")
+
+
+@pytest.mark.parametrize("text", [b"Not here", b"[]", b"{}", b'{"reason": []}', b"[" * 100_000])
+def test_a_server_that_is_healthy_as_a_gateway_is_may_be_another(
+    environ: dict[str, str], data: Path, text: bytes
+) -> None:
+    class Alike(Stranger):
+        def do_GET(self) -> None:
+            if self.path == "/healthz":
+                self.answer(200, self.body, **{"X-Request-Id": "1"})
+            else:
+                self.answer(404, text)
+
+    with owned(data), stranger(Alike) as port:
+        seen = examined(environ, port=port)
     assert (seen.code, seen.which("failure")) == (1, {"port"})
     assert "something else" in seen.said("port")
 

@@ -73,14 +73,16 @@ async def _through_gateway(settings: Settings, names: Sequence[str]) -> int:
             try:
                 answer = await http.post(f"/namespaces/{quote(name, safe='')}/compact")
                 body = answer.json()
-            except (httpx2.HTTPError, ValueError) as error:
+                if answer.is_success:
+                    return Compacted(**body)
+                detail = str(body["detail"])
+            # another program's answer is no JSON, or JSON of another shape
+            except (httpx2.HTTPError, ValueError, RecursionError, TypeError, KeyError) as error:
                 raise MemoryFault(
                     f"the gateway that uses the data folder does not answer at {http.base_url} "
                     "(--host and --port say where it is)"
                 ) from error
-            if answer.is_success:
-                return Compacted(**body)
-            raise MemoryFault(str(body.get("detail", answer.status_code)))
+            raise MemoryFault(detail)
 
         return await _each(names, compact)
 

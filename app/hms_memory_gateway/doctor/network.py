@@ -17,6 +17,8 @@ from .findings import Case, Finding, failure, ok, warning
 _ASK_SECONDS = 5.0
 _MIN_TOKEN = 16
 _OTHER_PORT = "choose another with --port or HMS_GATEWAY_PORT"
+# How it shows that an answer is not a gateway's: it is no JSON, or JSON of another shape.
+_NO_GATEWAY = (ValueError, RecursionError, TypeError, KeyError)
 _REASONS = {
     "draining": "It has been told to stop: wait for its end.",
     "engine_missing": "Put its hms-mcp back to where it was at its start, or restart it.",
@@ -78,24 +80,26 @@ def _listener(case: Case) -> Finding:
     settings = case.settings
     with httpx2.Client(**client_options(settings), timeout=_ASK_SECONDS) as http:
         try:
-            if not _is_gateway(http):
-                return failure(
-                    f"something else listens on {settings.host} port {settings.port}",
-                    f"End it, or {_OTHER_PORT}.",
-                )
-            return _answers(http, case)
+            if _is_gateway(http):
+                return _answers(http, case)
+        except _NO_GATEWAY:
+            pass  # it has the same answer to /healthz, and others to the rest
         except httpx2.HTTPError as error:
             return failure(
                 f"what listens on {settings.host} port {settings.port} gives no answer ({error})",
                 f"If it is a gateway, restart it. Otherwise end it, or {_OTHER_PORT}.",
             )
+    return failure(
+        f"something else listens on {settings.host} port {settings.port}",
+        f"End it, or {_OTHER_PORT}.",
+    )
 
 
 def _is_gateway(http: httpx2.Client) -> bool:
     try:
         health = http.get("/healthz")
         return bool(health.json() == {"status": "ok"}) and "X-Request-Id" in health.headers
-    except (httpx2.RemoteProtocolError, ValueError):  # another protocol, or another program
+    except (httpx2.RemoteProtocolError, *_NO_GATEWAY):  # another protocol, or another program
         return False
 
 
@@ -108,12 +112,12 @@ def _answers(http: httpx2.Client, case: Case) -> Finding:
         )
     ready = http.get("/readyz")
     if ready.status_code != 200:
-        reason = ready.json().get("reason")
+        reason = ready.json()["reason"]
         advice = _REASONS.get(reason, "Look into its log.")
         return failure(f"the gateway at {url} is not ready: {reason}", advice)
     tools = http.get("/memory/tools")
     if tools.status_code != 200:
-        code = tools.json().get("code")
+        code = tools.json()["code"]
         return failure(
             f"the gateway at {url} refuses us: {code}",
             "Set HMS_GATEWAY_TOKEN as it has it, or restart it with this one.",
