@@ -165,6 +165,44 @@ def test_engine_says_which_one_is_used_and_why(engine: Engine, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["engine"],
+        ["doctor"],
+        ["doctor", "--json"],
+        ["namespaces", "compact", "--all"],
+        ["ring", "moves", "--from", "a", "--to", "b"],
+    ],
+)
+def test_a_command_that_nobody_listens_to_any_more_ends_without_a_word(
+    engine: Engine, tmp_path: Path, arguments: list[str]
+) -> None:
+    environ = environment(engine, tmp_path / "data")
+    with running(environ, tmp_path / "log") as gateway:
+        assert gateway.client().command("create", path="/memories/a", file_text="x")[0]
+    unread, written = os.pipe()
+    os.close(unread)
+    with os.fdopen(written, "wb") as broken:
+        ended = subprocess.run(
+            command(*arguments),
+            env=environ,
+            input=b"user-1\n",
+            stdout=broken,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert b"BrokenPipe" not in ended.stderr
+
+
+def test_a_command_without_an_output_ends_well(engine: Engine, tmp_path: Path) -> None:
+    closed = ["sh", "-c", '"$0" "$@" >&-', *command("engine")]
+    ended = subprocess.run(closed, env=environment(engine, tmp_path), timeout=60, check=False)
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
         ("PORT", "http", "HMS_GATEWAY_PORT: "),

@@ -30,9 +30,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        0, 1 if something that the gateway needs is not there, 2 for wrong settings, 130 when
-        interrupted.
+        0, 1 if something that the gateway needs is not there, or nobody reads what is written any
+        more, 2 for wrong settings, 130 when interrupted.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:  # it was closed before the start
+                sys.stdout.flush()  # what is left would break the pipe where nobody catches it
+    except BrokenPipeError:
+        # Python flushes once more at its exit, into nothing then: "Note on SIGPIPE" of `signal`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = vars(_parser().parse_args(arguments))
     command: Command = given.pop("run")
     logs.configure("auto", "info")
