@@ -42,6 +42,11 @@ def bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+def same_host(host: str) -> str:
+    """A host as hosts are compared: in lower case, without the dot that ends a full name."""
+    return host.lower().removesuffix(".")
+
+
 class Settings(BaseSettings):
     """All settings, checked; they never change while the gateway runs."""
 
@@ -123,9 +128,13 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts", mode="before")
     @classmethod
     def _split_hosts(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _as_requests_name_them(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        hosts = (same_host(host.strip()) for host in value)
+        return tuple(host if host.startswith("[") else bracketed(host) for host in hosts if host)
 
     @field_validator("hms_args")
     @classmethod
