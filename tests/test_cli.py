@@ -247,6 +247,18 @@ def test_a_port_in_use_is_said_in_a_sentence(engine: Engine, tmp_path: Path) -> 
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+def test_on_all_addresses_of_ipv6_it_listens_on_those_of_ipv4_too(
+    engine: Engine, tmp_path: Path
+) -> None:
+    environ = environment(engine, tmp_path, HMS_GATEWAY_TOKEN=TOKEN, HMS_GATEWAY_HOST="::")
+    with running(environ, tmp_path / "log") as gateway:
+        port = gateway.http.base_url.port
+        for host in ("127.0.0.1", "[::1]"):
+            url = f"http://{host}:{port}/readyz"
+            assert httpx2.get(url, trust_env=False).status_code == 200
+
+
 def test_a_data_folder_that_cannot_be_made_is_said_in_a_sentence(
     engine: Engine, tmp_path: Path
 ) -> None:

@@ -266,6 +266,13 @@ def test_a_server_that_is_healthy_as_a_gateway_is_may_be_another(
     assert "something else" in seen.said("port")
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+def test_all_addresses_of_ipv6_are_tried_with_those_of_ipv4(environ: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        seen = examined(environ, token=TOKEN, host="::", port=taken.getsockname()[1])
+    assert (seen.code, seen.which("failure")) == (1, {"port"})
+
+
 def test_an_address_of_another_machine_is_a_failure(environ: dict[str, str]) -> None:
     seen = examined(environ, token=TOKEN, host="192.0.2.1")
     assert seen.which("failure") == {"port"}

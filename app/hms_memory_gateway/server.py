@@ -136,10 +136,21 @@ def _make(data_dir: Path) -> None:
         raise CannotServe(f"The data folder {data_dir} cannot be written to by this user.")
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens. On `::` that is IPv4, too, where the system can: all addresses."""
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=_BACKLOG)
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6,
+        backlog=_BACKLOG,
+        dualstack_ipv6=socket.has_dualstack_ipv6(),
+    )
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return listening(host, port)
     except OSError as error:
         raise CannotServe(
             f"Cannot listen on {host} port {port} ({error.strerror}). "

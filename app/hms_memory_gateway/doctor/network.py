@@ -1,13 +1,13 @@
 """Who may call, who listens, and an engine that is reached over the network."""
 
 import errno
-import socket
 
 import anyio
 import httpx2
 
 from hms_memory_gateway.local import client_options
 from hms_memory_gateway.readiness import answers
+from hms_memory_gateway.server import listening
 from hms_memory_tool.errors import MemoryFault
 from hms_memory_tool.session import open_http
 from hms_memory_tool.store import ToolFailed
@@ -55,9 +55,8 @@ def access(case: Case) -> Finding:
 def port(case: Case) -> Finding:
     """The gateway can listen, or does so already."""
     host, number = case.settings.host, case.settings.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, number), family=family).close()
+        listening(host, number).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return _listener(case)
