@@ -18,7 +18,8 @@ from .problems import CompactionUnsupported
 from .ring import RingInvalid
 from .ring_commands import add_ring
 from .server import CannotServe, serve, serve_shared
-from .settings import PREFIX, Settings
+from .settings import PREFIX, Settings, VariableInvalid
+from .tracing import configured
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except ValidationError as error:
         _say("\n".join(_explained(error)), sys.stderr)
         return 2
-    except RingInvalid as error:
+    except (RingInvalid, VariableInvalid) as error:
         _say(str(error), sys.stderr)
         return 2
     except (EngineMissing, CannotServe) as error:
@@ -96,6 +97,10 @@ def _examine(given: Mapping[str, Any]) -> int:
         settings = _settings(given)
     except ValidationError as error:
         wrong = list(_explained(error))
+    try:
+        configured(os.environ)
+    except VariableInvalid as error:
+        wrong.append(str(error))
     unknown = list(_unknown(os.environ))
     set_up = Given(settings=settings, wrong=wrong, unknown=unknown, environ=os.environ)
     return report(set_up, default_cache(), as_json=given.get("json", False))

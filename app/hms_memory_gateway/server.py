@@ -49,6 +49,7 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
 
     Raises:
         CannotServe: the data folder or the address cannot be used.
+        VariableInvalid: a variable of OpenTelemetry's cannot be used.
     """
     os.umask(0o077)  # memory is for its owner alone, in whatever the engine creates
     _make(settings.data_dir)
@@ -73,6 +74,9 @@ def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> in
         url: the engine's address.
         settings: as the operator wants it.
         environ: `HMS_MCP_TOKEN` of it is the engine's token.
+
+    Raises:
+        CannotServe, VariableInvalid: as for `serve`, or it is the token that cannot be used.
     """
     logger.info("stores are kept by the hms-mcp at %s", url)
     telemetry = Telemetry(Metrics(), configured(environ))

@@ -30,6 +30,11 @@ _OURS = (
 
 _TOKEN = re.compile("[!-~]+")
 
+
+class VariableInvalid(ValueError):
+    """A variable that others have named, and we obey, cannot be used; the text names it."""
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
