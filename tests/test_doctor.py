@@ -664,6 +664,20 @@ def test_a_shared_engine_that_cannot_be_used_is_a_failure(
     assert said in seen.said("shared engine").split("->")[1]
 
 
+@pytest.mark.parametrize("token", ["ümlaut-marker-token", "a-marker-from-a-file\n", " "])
+def test_a_token_of_a_shared_engine_that_no_header_can_carry_is_a_wrong_setting(
+    environ: dict[str, str], token: str
+) -> None:
+    wrong = {"HMS_GATEWAY_HMS_URL": "http://127.0.0.1:1/mcp", "HMS_MCP_TOKEN": token}
+    seen = examine({**environ, **wrong})
+    assert (seen.code, seen.which("failure")) == (2, {"settings"})
+    assert "HMS_MCP_TOKEN" in seen.said("settings")
+    assert "marker" not in str(seen)
+    ended = run({**environ, **wrong})
+    assert (ended.returncode, "HMS_MCP_TOKEN" in ended.stderr.splitlines()[-1]) == (2, True)
+    assert "marker" not in ended.stderr
+
+
 def test_a_shared_engine_with_one_store_alone_is_a_failure(
     engine: Engine, environ: dict[str, str], tmp_path: Path
 ) -> None:

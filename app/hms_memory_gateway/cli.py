@@ -19,6 +19,7 @@ from .ring import RingInvalid
 from .ring_commands import add_ring
 from .server import CannotServe, serve, serve_shared
 from .settings import PREFIX, Settings, VariableInvalid
+from .shared import engine_token
 from .tracing import configured
 
 logger = logging.getLogger(__name__)
@@ -97,10 +98,12 @@ def _examine(given: Mapping[str, Any]) -> int:
         settings = _settings(given)
     except ValidationError as error:
         wrong = list(_explained(error))
-    try:
-        configured(os.environ)
-    except VariableInvalid as error:
-        wrong.append(str(error))
+    is_shared = settings is not None and settings.hms_url is not None
+    for obey in (configured, engine_token) if is_shared else (configured,):
+        try:
+            obey(os.environ)
+        except VariableInvalid as error:
+            wrong.append(str(error))
     unknown = list(_unknown(os.environ))
     set_up = Given(settings=settings, wrong=wrong, unknown=unknown, environ=os.environ)
     return report(set_up, default_cache(), as_json=given.get("json", False))

@@ -8,6 +8,7 @@ import httpx2
 from hms_memory_gateway.local import client_options
 from hms_memory_gateway.readiness import answers
 from hms_memory_gateway.server import listening
+from hms_memory_gateway.shared import engine_token
 from hms_memory_tool.errors import MemoryFault
 from hms_memory_tool.session import open_http
 from hms_memory_tool.store import ToolFailed
@@ -148,7 +149,7 @@ async def _ask(url: str, case: Case) -> str:
     limits = case.settings
     async with open_http(
         url,
-        case.environ.get("HMS_MCP_TOKEN"),
+        engine_token(case.environ),
         open_seconds=limits.open_seconds,
         call_seconds=limits.call_seconds,
     ) as session:
