@@ -90,6 +90,16 @@ HEADS: list[tuple[dict[bytes, bytes], type[CallerFault] | None]] = [
     ({b"host": b"[::1]:8080"}, None),
     ({b"host": b"LOCALHOST"}, None),
     ({b"host": b"memory:8080"}, None),  # in allowed_hosts
+    ({b"host": b"memory.:8080"}, None),
+    ({b"host": b"Memory."}, None),
+    ({b"host": b"localhost.:8080"}, None),
+    ({b"host": b"other.example:8080"}, None),  # written as Other.Example. there
+    ({b"host": b"[fd00::5]:8080"}, None),
+    ({b"host": b"[fd00::6]"}, None),
+    ({b"host": b"[fd00::7]:8080"}, HostRefused),
+    ({b"host": b"memory..:8080"}, HostRefused),
+    ({b"host": b".:8080"}, HostRefused),
+    ({b"host": b"memory.:8080", b"origin": b"http://memory.:8080"}, None),
     ({b"host": b"evil.example"}, HostRefused),
     ({b"host": b"localhost.evil.example"}, HostRefused),
     ({b"host": b"127.0.0.1.evil.example:8080"}, HostRefused),
@@ -107,7 +117,7 @@ HEADS: list[tuple[dict[bytes, bytes], type[CallerFault] | None]] = [
 def test_host_and_origin_have_to_be_ours(
     headers: dict[bytes, bytes], fault: type[CallerFault] | None
 ) -> None:
-    access = Access(Settings(allowed_hosts="memory, other"))
+    access = Access(Settings(allowed_hosts="memory, Other.Example., FD00::5, [fd00::6], ., "))
     if fault is None:
         access.check("/memory/command", headers)
     else:
@@ -132,6 +142,11 @@ def test_a_head_that_says_a_thing_twice_is_refused(serve: Serve, twice: str) -> 
             )
             status = connection.recv(4_096).split()[1]
         assert status == (b"403" if twice.startswith("Host") else b"401")
+
+
+def test_a_name_that_it_listens_on_may_be_written_in_full() -> None:
+    access = Access(Settings(host="Memory.Example.", allow_unauthenticated=True))
+    access.check("/memory/command", {b"host": b"memory.example:8080"})
 
 
 def test_any_host_is_answered_where_the_operator_says_so() -> None:

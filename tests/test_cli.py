@@ -166,6 +166,44 @@ def test_engine_says_which_one_is_used_and_why(engine: Engine, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        ["engine"],
+        ["doctor"],
+        ["doctor", "--json"],
+        ["namespaces", "compact", "--all"],
+        ["ring", "moves", "--from", "a", "--to", "b"],
+    ],
+)
+def test_a_command_that_nobody_listens_to_any_more_ends_without_a_word(
+    engine: Engine, tmp_path: Path, arguments: list[str]
+) -> None:
+    environ = environment(engine, tmp_path / "data")
+    with running(environ, tmp_path / "log") as gateway:
+        assert gateway.client().command("create", path="/memories/a", file_text="x")[0]
+    unread, written = os.pipe()
+    os.close(unread)
+    with os.fdopen(written, "wb") as broken:
+        ended = subprocess.run(
+            command(*arguments),
+            env=environ,
+            input=b"user-1\n",
+            stdout=broken,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert b"BrokenPipe" not in ended.stderr
+
+
+def test_a_command_without_an_output_ends_well(engine: Engine, tmp_path: Path) -> None:
+    closed = ["sh", "-c", '"$0" "$@" >&-', *command("engine")]
+    ended = subprocess.run(closed, env=environment(engine, tmp_path), timeout=60, check=False)
+    assert ended.returncode == 0
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
         ("PORT", "http", "HMS_GATEWAY_PORT: "),
@@ -208,6 +246,18 @@ def test_a_port_in_use_is_said_in_a_sentence(engine: Engine, tmp_path: Path) -> 
     assert f"port {port}" in ended.stderr.splitlines()[-1]
     assert "--port" in ended.stderr.splitlines()[-1]
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+def test_on_all_addresses_of_ipv6_it_listens_on_those_of_ipv4_too(
+    engine: Engine, tmp_path: Path
+) -> None:
+    environ = environment(engine, tmp_path, HMS_GATEWAY_TOKEN=TOKEN, HMS_GATEWAY_HOST="::")
+    with running(environ, tmp_path / "log") as gateway:
+        port = gateway.http.base_url.port
+        for host in ("127.0.0.1", "[::1]"):
+            url = f"http://{host}:{port}/readyz"
+            assert httpx2.get(url, trust_env=False).status_code == 200
 
 
 def test_a_data_folder_that_cannot_be_made_is_said_in_a_sentence(

@@ -7,8 +7,8 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -211,12 +211,18 @@ def test_a_port_that_something_silent_holds_is_a_failure_and_the_wait_is_shown(
 
 
 class Stranger(BaseHTTPRequestHandler):
-    """A program that is no gateway, and has an answer for everything."""
+    """A program that is no gateway, and has the same answer for everything."""
+
+    body = b'{"status": "ok"}'
 
     def do_GET(self) -> None:
-        body = b'{"status": "ok"}'
-        self.send_response(200)
+        self.answer(200, self.body)
+
+    def answer(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
 
@@ -224,17 +230,48 @@ class Stranger(BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
-def test_a_port_that_another_server_holds_is_a_failure(environ: dict[str, str]) -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Stranger) as server:
+@contextmanager
+def stranger(handler: type[BaseHTTPRequestHandler]) -> Generator[int]:
+    """A server of another kind: its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            seen = examined(environ, port=server.server_port)
+            yield server.server_port
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_port_that_another_server_holds_is_a_failure(environ: dict[str, str]) -> None:
+    with stranger(Stranger) as port:
+        seen = examined(environ, port=port)
     assert (seen.code, seen.which("failure")) == (1, {"port"})
     assert "something else" in seen.said("port")
+
+
+@pytest.mark.parametrize("text", [b"Not here", b"[]", b"{}", b'{"reason": []}', b"[" * 100_000])
+def test_a_server_that_is_healthy_as_a_gateway_is_may_be_another(
+    environ: dict[str, str], data: Path, text: bytes
+) -> None:
+    class Alike(Stranger):
+        def do_GET(self) -> None:
+            if self.path == "/healthz":
+                self.answer(200, self.body, **{"X-Request-Id": "1"})
+            else:
+                self.answer(404, text)
+
+    with owned(data), stranger(Alike) as port:
+        seen = examined(environ, port=port)
+    assert (seen.code, seen.which("failure")) == (1, {"port"})
+    assert "something else" in seen.said("port")
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 on this machine")
+def test_all_addresses_of_ipv6_are_tried_with_those_of_ipv4(environ: dict[str, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        seen = examined(environ, token=TOKEN, host="::", port=taken.getsockname()[1])
+    assert (seen.code, seen.which("failure")) == (1, {"port"})
 
 
 def test_an_address_of_another_machine_is_a_failure(environ: dict[str, str]) -> None:
@@ -342,6 +379,18 @@ def test_a_file_in_the_way_of_the_data_folder_is_a_failure(engine: Engine, tmp_p
     assert seen.code == 1
     assert "HMS_GATEWAY_DATA_DIR" in seen.said("data folder")
     assert {"start", "round trip", "permissions"} <= seen.which("skipped")
+
+
+@pytest.mark.parametrize("below", [".", "data"])
+def test_a_link_to_no_folder_is_refused_as_at_the_start(
+    engine: Engine, tmp_path: Path, below: str
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    environ = environment(engine, tmp_path / "link" / below)
+    assert run(environ).returncode == 1
+    seen = examine(environ)
+    assert (seen.code, seen.which("failure")) == (1, {"data folder"})
+    assert str(tmp_path / "nowhere") in seen.said("data folder")
 
 
 def disk(data: Path, options: str, then: str = "true") -> list[str]:
@@ -461,6 +510,25 @@ def test_what_others_can_read_is_found(
     seen = examined(environ)
     assert (seen.code, seen.outcome("permissions")) == (int(outcome == "failure"), outcome)
     assert str(path) in seen.said("permissions")
+    subprocess.run(seen.said("permissions").split(": ")[-1], shell=True, check=True)  # noqa: S602
+    assert examined(environ).outcome("permissions") == "ok"
+
+
+@pytest.mark.parametrize("linked", [".", "stores"])
+def test_a_folder_that_is_a_link_is_judged_by_what_it_leads_to(
+    environ: dict[str, str], store: Path, linked: str
+) -> None:
+    data = store.parents[1]
+    (data / linked).rename(data.parent / "elsewhere")
+    (data / linked).symlink_to(data.parent / "elsewhere")
+    (data / "stores" / "link").symlink_to(store)
+    if os.geteuid() == 0:  # who owns a link owns nothing of what is kept
+        os.chown(data / linked, 4_321, 4_321, follow_symlinks=False)
+    seen = examined(environ)
+    assert (seen.outcome("permissions"), seen.outcome("owner")) == ("ok", "ok")
+    (store / "store.json").chmod(0o604)
+    seen = examined(environ)
+    assert seen.outcome("permissions") == "failure"
     subprocess.run(seen.said("permissions").split(": ")[-1], shell=True, check=True)  # noqa: S602
     assert examined(environ).outcome("permissions") == "ok"
 
@@ -619,6 +687,20 @@ def test_a_shared_engine_that_cannot_be_used_is_a_failure(
     seen = examined_shared({**shared, variable: change(shared[variable])})
     assert (seen.code, seen.which("failure")) == (1, {"shared engine"})
     assert said in seen.said("shared engine").split("->")[1]
+
+
+@pytest.mark.parametrize("token", ["ümlaut-marker-token", "a-marker-from-a-file\n", " "])
+def test_a_token_of_a_shared_engine_that_no_header_can_carry_is_a_wrong_setting(
+    environ: dict[str, str], token: str
+) -> None:
+    wrong = {"HMS_GATEWAY_HMS_URL": "http://127.0.0.1:1/mcp", "HMS_MCP_TOKEN": token}
+    seen = examine({**environ, **wrong})
+    assert (seen.code, seen.which("failure")) == (2, {"settings"})
+    assert "HMS_MCP_TOKEN" in seen.said("settings")
+    assert "marker" not in str(seen)
+    ended = run({**environ, **wrong})
+    assert (ended.returncode, "HMS_MCP_TOKEN" in ended.stderr.splitlines()[-1]) == (2, True)
+    assert "marker" not in ended.stderr
 
 
 def test_a_shared_engine_with_one_store_alone_is_a_failure(

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from time import time
 
 import pytest
 
@@ -104,6 +105,8 @@ def test_a_mark_keeps_the_time_of_the_first_and_is_listed_when_due(folders: Fold
     assert folders.is_marked("n")
     assert folders.marked(1e12) == []
     assert folders.marked(10) == ["n"]
+    folders.mark("n", since=time())
+    assert folders.marked(10) == []
     folders.unmark("n")
     assert not folders.is_marked("n")
     folders.unmark("n")

@@ -1,7 +1,9 @@
 """HAProxy as configured in `deploy/haproxy`: where requests go, and what becomes of them."""
 
 import json
+import shutil
 import socket
+import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +18,8 @@ from hms_memory_gateway.problems import problem
 from hms_memory_gateway.ring import bucket, owners
 from hms_memory_tool.errors import OutcomeUnknown, Unavailable
 
-from .haproxy import HAProxy, Peer, addresses, balancing, peers
+from .haproxy import CONFIGURATION, HAProxy, Peer, addresses, balancing, peers, write_ring
+from .programs import program
 
 NAMES = ["gateway-0", "gateway-1", "gateway-2"]
 RING = owners(NAMES)
@@ -71,6 +74,24 @@ def test_what_is_not_one_namespace_reaches_a_gateway_as_it_came(
     status, name = sent(proxy.port, *headers)
     assert status == 200
     assert made[name].namespaces[-1] == [value.decode() for value in headers]
+
+
+def test_haproxy_takes_every_address_that_a_ring_can_have(tmp_path: Path) -> None:
+    addresses = [
+        *("10.0.0.1:1", "[FE80::1]:80", "[::ffff:10.0.0.1]:65535"),
+        *("my_host:080", "localhost.:80", f"{'h' * 63}.invalid.:80", "-:80"),
+    ]
+    write_ring(tmp_path, {f"gateway-{number}": one for number, one in enumerate(addresses)})
+    shutil.copy(CONFIGURATION, tmp_path)
+    files = ["-f", f"{tmp_path}/haproxy.cfg", "-f", f"{tmp_path}/ring/gateways.cfg"]
+    checked = subprocess.run(
+        [program("haproxy", "apt-get install haproxy"), "-c", *files],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_requests_about_no_namespace_are_shared(

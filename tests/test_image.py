@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.engine_install import CRATE, RUST_MINIMUM
 
 from .conftest import Gateway, Serve
 from .ports import free_port
 from .scripted_claude import scripted, use
+from .test_cli import environment, running
 from .test_readme import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -126,6 +128,16 @@ def test_the_health_check_tells_a_ready_gateway_from_another_answer(gateway: Gat
     other = run(sys.executable, "-I", HEALTHCHECK, port, "/memory")
     assert other.returncode == 1
     assert other.stderr.startswith("404 ")
+
+
+def test_the_health_check_finds_a_gateway_that_listens_on_ipv6_alone(
+    engine: Engine, tmp_path: Path
+) -> None:
+    environ = environment(engine, tmp_path / "data", HMS_GATEWAY_HOST="::1")
+    with running(environ, tmp_path / "log") as gateway:
+        port = str(gateway.http.base_url.port)
+        checked = run(sys.executable, "-I", HEALTHCHECK, port, "/readyz")
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_the_health_check_fails_where_nothing_listens() -> None:

@@ -95,7 +95,13 @@ def test_what_can_be_no_ring_is_refused(gateways: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "gateway", ["a", "a=", "a=host", "a=:80", "a=host:port", "a=h:1 backup", "a=h:1\nb", "=h:1"]
+    "gateway",
+    [
+        *("a", "a=", "a=host", "a=:80", "a=host:port", "a=h:1 backup", "a=h:1\nb", "=h:1"),
+        *("a=h:0", "a=h:65536", "a=h:99999", "a=h:-1", "a=h:\u0661", "a=h\xe9:1"),
+        *("a=.:80", "a=..:80", "a=.h:80", "a=h..h:80", "a=h..:80", f"a={'h' * 64}:80"),
+        *("a=[]:80", "a=[:]:80", "a=[1:2]:80", "a=[fg::1]:80", "a=[1.2.3.4]:80", "a=fe80::1:80"),
+    ],
 )
 def test_a_gateway_without_a_name_or_an_address_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gateway: str

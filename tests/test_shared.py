@@ -27,6 +27,17 @@ def over(url: str, folder: Path, token: str = TOKEN) -> AbstractContextManager[G
     return serving(settings, shared(url, settings, {"HMS_MCP_TOKEN": token}))
 
 
+@pytest.mark.parametrize("token", ["with spaces inside", " and one before it"])
+def test_a_token_that_the_engine_takes_is_sent_as_it_is(
+    engine: Engine, tmp_path: Path, token: str
+) -> None:
+    with (
+        shared_engine(engine, tmp_path / "stores", token) as (url, _),
+        over(url, tmp_path, token) as gateway,
+    ):
+        assert gateway.client().command("view", path="/memories")[0]
+
+
 @pytest.fixture
 def url(engine: Engine, tmp_path: Path) -> Iterator[str]:
     with shared_engine(engine, tmp_path / "stores", TOKEN) as (url, _):

@@ -62,6 +62,8 @@ KINDS = pytest.mark.parametrize("kind", [HolographicMemoryTool, HolographicMemor
         {"gateway": "localhost:8080"},
         {"command": "hms-mcp", "namespace": "alice@example.com"},
         {"url": "http://localhost/mcp", "namespace": "Alice"},
+        {"url": "http://localhost/mcp", "token": "ümlaut-token"},
+        {"url": "http://localhost/mcp", "token": "from-a-file\n"},
     ],
 )
 def test_options_that_do_not_go_together_are_an_error_at_once(

@@ -1,11 +1,13 @@
 """Traces: one tree from the caller's `traceparent` to the call of the engine; else nothing."""
 
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
@@ -15,6 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.metrics import RECALL
 from hms_memory_gateway.namespaces import for_log
 from hms_memory_gateway.otel import OPERATIONS, OpenTelemetry
@@ -22,6 +25,7 @@ from hms_memory_gateway.tracing import Tracing, configured
 from hms_memory_tool.commands import COMMAND_NAMES
 
 from .conftest import Gateway, Serve
+from .test_cli import environment, run
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
@@ -151,6 +155,70 @@ def test_there_are_traces_where_the_environment_names_a_receiver(
     tracing = configured(environ)
     assert (type(tracing) is not Tracing) is is_on
     tracing.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "secret"),
+        ("OTEL_BSP_SCHEDULE_DELAY", "-1"),
+        ("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "999999"),
+        ("OTEL_BSP_EXPORT_TIMEOUT", "1.5"),
+        ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many"),  # read on import
+        ("OTEL_LINK_ATTRIBUTE_COUNT_LIMIT", "-1"),
+        ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_TRACES_CREDENTIAL_PROVIDER", "nobody"),
+    ],
+)
+def test_a_variable_that_cannot_be_obeyed_is_named_at_the_start_and_by_the_doctor(
+    engine: Engine, tmp_path: Path, name: str, value: str
+) -> None:
+    environ = environment(engine, tmp_path, OTEL_TRACES_EXPORTER="otlp", **{name: value})
+    ended = run(environ)
+    assert ended.returncode == 2
+    assert name in ended.stderr.splitlines()[-1]
+    assert "Traceback" not in ended.stderr
+    examined = run(environ, "doctor", "--json")
+    assert examined.returncode == 2
+    first = json.loads(examined.stdout)["checks"][0]
+    assert (first["name"], first["outcome"], name in first["found"]) == (
+        "settings",
+        "failure",
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "grpc"),
+        ({"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, "http/json"),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc",
+            },
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+        ),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+            },
+            None,
+        ),
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": ""}, None),
+        ({}, None),
+    ],
+)
+def test_a_protocol_that_is_not_spoken_is_one_warning(
+    caplog: pytest.LogCaptureFixture, environ: dict[str, str], said: str | None
+) -> None:
+    configured({"OTEL_TRACES_EXPORTER": "otlp", **environ}).close()
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == (said is not None)
+    assert said is None or said in warnings[0]
+    assert said is None or "http/protobuf" in warnings[0]
 
 
 def test_without_the_packages_it_says_so_and_serves() -> None:

@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Mapping
 
 from .problems import CallerFault, HostRefused, OriginRefused, Unauthorized
-from .settings import LOOPBACK_HOSTS, Settings
+from .settings import LOOPBACK_HOSTS, Settings, same_host
 
 # Probes come from outside, by address and without a token; they reveal nothing.
 OPEN_ROUTES = frozenset({"/healthz", "/readyz"})
@@ -23,7 +23,7 @@ class Access:
 
     def __init__(self, settings: Settings) -> None:
         self._token = settings.token.get_secret_value().encode() if settings.token else None
-        listened = settings.url_host.lower()
+        listened = same_host(settings.url_host)
         self._hosts = frozenset((*LOOPBACK_HOSTS, listened, *settings.allowed_hosts))
 
     def check(self, path: str, headers: Mapping[bytes, bytes]) -> None:
@@ -41,7 +41,7 @@ class Access:
 
     def _objection(self, headers: Mapping[bytes, bytes]) -> CallerFault | None:
         host = headers.get(b"host", b"").decode("latin-1").lower()
-        if "*" not in self._hosts and _without_port(host) not in self._hosts:
+        if "*" not in self._hosts and same_host(_without_port(host)) not in self._hosts:
             return HostRefused()
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:

@@ -19,7 +19,9 @@ from .problems import CompactionUnsupported
 from .ring import RingInvalid
 from .ring_commands import add_ring
 from .server import CannotServe, serve, serve_shared
-from .settings import PREFIX, Settings
+from .settings import PREFIX, Settings, VariableInvalid
+from .shared import engine_token
+from .tracing import configured
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +33,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        0, 1 if something that the gateway needs is not there, 2 for wrong settings, 130 when
-        interrupted.
+        0, 1 if something that the gateway needs is not there, or nobody reads what is written any
+        more, 2 for wrong settings, 130 when interrupted.
     """
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            if sys.stdout is not None:  # it was closed before the start
+                sys.stdout.flush()  # what is left would break the pipe where nobody catches it
+    except BrokenPipeError:
+        # Python flushes once more at its exit, into nothing then: "Note on SIGPIPE" of `signal`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     given = vars(_parser().parse_args(arguments))
     command: Command = given.pop("run")
     logs.configure("auto", "info")
@@ -42,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValidationError as error:
         _say("\n".join(_explained(error)), sys.stderr)
         return 2
-    except RingInvalid as error:
+    except (RingInvalid, VariableInvalid) as error:
         _say(str(error), sys.stderr)
         return 2
     except (EngineMissing, CannotServe, FolderUnusable) as error:
@@ -84,6 +99,12 @@ def _examine(given: Mapping[str, Any]) -> int:
         settings = _settings(given)
     except ValidationError as error:
         wrong = list(_explained(error))
+    is_shared = settings is not None and settings.hms_url is not None
+    for obey in (configured, engine_token) if is_shared else (configured,):
+        try:
+            obey(os.environ)
+        except VariableInvalid as error:
+            wrong.append(str(error))
     unknown = list(_unknown(os.environ))
     set_up = Given(settings=settings, wrong=wrong, unknown=unknown, environ=os.environ)
     return report(set_up, default_cache(), as_json=given.get("json", False))

@@ -35,6 +35,12 @@ OPERATIONS = {
 # Ends that are answers: Claude, or the command that asked, knows what to do with them.
 _ANSWERS = {"ok", "refused", "contended", "already_exists", "not_found", "version_conflict"}
 _PROPAGATED = ("traceparent", "tracestate")
+_NUMBERS = (
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    "OTEL_BSP_EXPORT_TIMEOUT",
+)
 
 
 class _Span(Span):
@@ -147,7 +153,15 @@ def exporting(environ: Mapping[str, str]) -> TracerProvider:
     Args:
         environ: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` name the gateway otherwise; the
             SDK reads the receiver, its headers and the sampler from the environment itself.
+
+    Raises:
+        ValueError, RuntimeError: a value there can be none.
     """
+    for name in _NUMBERS:  # the SDK logs a traceback, and goes on with its own
+        try:
+            int(environ.get(name) or 0)
+        except ValueError:
+            raise ValueError(f"{name} is no whole number") from None
     resource = Resource.create({"service.name": _NAME, "service.version": version(_NAME)})
     if "OTEL_SERVICE_NAME" in environ or "OTEL_RESOURCE_ATTRIBUTES" in environ:
         resource = resource.merge(OTELResourceDetector().detect())

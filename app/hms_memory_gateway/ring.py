@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from hashlib import shake_128
+from ipaddress import IPv6Address
 from struct import unpack
 from zlib import crc32
 
@@ -19,7 +20,10 @@ BUCKETS = 16_384
 ANY = "_any"
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
-_ADDRESS = re.compile(r"([A-Za-z0-9.-]+|\[[0-9a-f:.]+\]):[0-9]{1,5}")
+# What HAProxy takes: a name may have "_", or a dot at its end, but no empty part.
+_ADDRESS = re.compile(
+    r"(([\w-]{1,63}\.)*[\w-]{1,63}\.?|\[(?P<ipv6>[0-9a-fA-F:.]+)\]):(?P<port>[0-9]{1,5})", re.ASCII
+)
 
 
 class RingInvalid(ValueError):
@@ -94,7 +98,7 @@ def backends(addresses: Mapping[str, str]) -> str:
         RingInvalid: an address is not `host:port`.
     """
     for name, address in addresses.items():
-        if not _ADDRESS.fullmatch(address):
+        if not _is_address(address):
             raise RingInvalid(f"The address of {name} has to be HOST:PORT, and is {address!r}.")
     lines = [
         "# Written by `hms-memory-gateway ring write`, with buckets.map: they belong together."
@@ -104,6 +108,17 @@ def backends(addresses: Mapping[str, str]) -> str:
     lines += ["", f"backend {ANY}"]
     lines += [f"    server {name} {one} track {name}/{name}" for name, one in addresses.items()]
     return "\n".join(lines) + "\n"
+
+
+def _is_address(text: str) -> bool:
+    parts = _ADDRESS.fullmatch(text)
+    if parts is None or not 1 <= int(parts["port"]) <= 65_535:
+        return False
+    try:
+        IPv6Address(parts["ipv6"] or "::")
+    except ValueError:
+        return False
+    return True
 
 
 def _ranks(gateway: str) -> tuple[int, ...]:

@@ -52,6 +52,7 @@ def serve(settings: Settings, engine: Engine, environ: Mapping[str, str]) -> int
     Raises:
         CannotServe: the data folder or the address cannot be used.
         FolderUnusable: the data folder is not ours, or no place for stores.
+        VariableInvalid: a variable of OpenTelemetry's cannot be used.
     """
     _make(settings.data_dir)
     checks = [
@@ -75,6 +76,9 @@ def serve_shared(url: str, settings: Settings, environ: Mapping[str, str]) -> in
         url: the engine's address.
         settings: as the operator wants it.
         environ: `HMS_MCP_TOKEN` of it is the engine's token.
+
+    Raises:
+        CannotServe, VariableInvalid: as for `serve`, or it is the token that cannot be used.
     """
     logger.info("stores are kept by the hms-mcp at %s", url)
     telemetry = Telemetry(Metrics(), configured(environ))
@@ -155,10 +159,21 @@ def _publish(data_dir: Path, address: Address) -> None:
         logger.warning("commands will not find this gateway by its data folder: %s", error)
 
 
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens. On `::` that is IPv4, too, where the system can: all addresses."""
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=_BACKLOG)
+    return socket.create_server(
+        (host, port),
+        family=socket.AF_INET6,
+        backlog=_BACKLOG,
+        dualstack_ipv6=socket.has_dualstack_ipv6(),
+    )
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        return listening(host, port)
     except OSError as error:
         raise CannotServe(
             f"Cannot listen on {host} port {port} ({error.strerror}). "

@@ -30,6 +30,11 @@ _OURS = (
 
 _TOKEN = re.compile("[!-~]+")
 
+
+class VariableInvalid(ValueError):
+    """A variable that others have named, and we obey, cannot be used; the text names it."""
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -40,6 +45,11 @@ def _default_data_dir() -> Path:
 def bracketed(host: str) -> str:
     """A host as it stands in a URL, where an address of IPv6 has brackets."""
     return f"[{host}]" if ":" in host else host
+
+
+def same_host(host: str) -> str:
+    """A host as hosts are compared: in lower case, without the dot that ends a full name."""
+    return host.lower().removesuffix(".")
 
 
 class Settings(BaseSettings):
@@ -123,9 +133,13 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts", mode="before")
     @classmethod
     def _split_hosts(cls, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        return tuple(host.strip().lower() for host in value.split(",") if host.strip())
+        return value.split(",") if isinstance(value, str) else value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _as_requests_name_them(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        hosts = (same_host(host.strip()) for host in value)
+        return tuple(host if host.startswith("[") else bracketed(host) for host in hosts if host)
 
     @field_validator("hms_args")
     @classmethod

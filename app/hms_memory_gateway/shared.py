@@ -4,11 +4,25 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from hms_memory_tool.files import MemoryFiles
-from hms_memory_tool.session import open_http
+from hms_memory_tool.session import can_be_sent, open_http
 from hms_memory_tool.store import Call, HmsStore
 
 from .connection import Connect, Memory
-from .settings import Settings
+from .settings import Settings, VariableInvalid
+
+
+def engine_token(environ: Mapping[str, str]) -> str | None:
+    """The token of a shared engine, if it has one.
+
+    Raises:
+        VariableInvalid: no header can carry it.
+    """
+    token = environ.get("HMS_MCP_TOKEN")
+    if token and not can_be_sent(token):
+        raise VariableInvalid(
+            "HMS_MCP_TOKEN: a token is printable ASCII, and does not end in white space"
+        )
+    return token
 
 
 def shared(
@@ -24,8 +38,11 @@ def shared(
         settings: deadlines and limits.
         environ: `HMS_MCP_TOKEN` of it is the engine's token.
         watch: makes of an engine's calls those that are used.
+
+    Raises:
+        VariableInvalid: no header can carry the token.
     """
-    token = environ.get("HMS_MCP_TOKEN")
+    token = engine_token(environ)
 
     @asynccontextmanager
     async def connect(namespace: str) -> AsyncGenerator[Memory]:

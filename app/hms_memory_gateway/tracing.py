@@ -7,9 +7,14 @@ import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+from .settings import VariableInvalid
+
 logger = logging.getLogger(__name__)
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+# The one for traces alone wins.
+_PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+_PROTOCOL = "http/protobuf"
 
 
 class Span:
@@ -58,18 +63,39 @@ class Tracing:
 
 
 def configured(environ: Mapping[str, str]) -> Tracing:
-    """The tracing that the environment asks for, by OpenTelemetry's own variables."""
+    """The tracing that the environment asks for, by OpenTelemetry's own variables.
+
+    Raises:
+        VariableInvalid: one of them has a value that it cannot have.
+    """
     if not _has_receiver(environ):
         return Tracing()
     try:
         from .otel import OpenTelemetry, exporting
+
+        tracing = OpenTelemetry(exporting(environ))
     except ImportError:
         logger.warning(
             "traces are asked for by an OTEL_ variable, but the packages are not there that send "
             "them: install hms-memory-gateway[otel]"
         )
         return Tracing()
-    return OpenTelemetry(exporting(environ))
+    # some are read on import already; a component that one names and nobody has is a RuntimeError
+    except (ValueError, RuntimeError) as error:
+        names = ", ".join(name for name in sorted(environ) if name.startswith("OTEL_"))
+        reason = str(error).rstrip(".")
+        raise VariableInvalid(
+            f"Traces cannot be sent: {reason}. Correct one of {names}."
+        ) from error
+    protocol = next((name for name in _PROTOCOLS if environ.get(name)), None)
+    if protocol is not None and environ[protocol] != _PROTOCOL:
+        logger.warning(
+            "%s is %s, and traces are sent by %s all the same: no other is there",
+            protocol,
+            environ[protocol],
+            _PROTOCOL,
+        )
+    return tracing
 
 
 def _has_receiver(environ: Mapping[str, str]) -> bool:

@@ -105,10 +105,16 @@ def _is_below(least: int, value: int | None) -> bool:
 
 
 def _shared(options: Options) -> tuple[Callable[[], Any], bool]:
+    session = _module("session")
+    token = options.token or os.environ.get("HMS_MCP_TOKEN")
+    if token and not session.can_be_sent(token):
+        raise ValueError(
+            "`token`, or HMS_MCP_TOKEN, has to be printable ASCII that does not end in white space"
+        )
     opening = partial(
-        _module("session").open_http,
+        session.open_http,
         options.url,
-        options.token or os.environ.get("HMS_MCP_TOKEN"),
+        token,
         open_seconds=_OPEN_SECONDS,
         call_seconds=_CALL_SECONDS,
     )

@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -38,6 +39,7 @@ _STDERR_SECONDS = 1.0  # for them to arrive once it has exited
 _STDERR_CHUNK = 65_536
 _PING_SECONDS = 1.0  # a process that runs answers a ping in well under this
 _CLIENT = Implementation(name="hms-memory-gateway", version="0.1.0")
+_TOKEN = re.compile(r"[\t -~]*[!-~]")
 
 
 class _Answer(BaseModel):
@@ -181,6 +183,11 @@ async def open_stdio(
         yield session
 
 
+def can_be_sent(token: str) -> bool:
+    """Whether a header can carry a token: printable ASCII that does not end in white space."""
+    return _TOKEN.fullmatch(token) is not None
+
+
 @asynccontextmanager
 async def open_http(
     url: str, token: str | None, *, open_seconds: float, call_seconds: float
@@ -189,7 +196,7 @@ async def open_http(
 
     Args:
         url: its address, such as `http://127.0.0.1:8765/mcp`.
-        token: the bearer token that it asks for, if any.
+        token: the bearer token that it asks for, if any; one that `can_be_sent`.
         open_seconds: the longest that it may take until it answers.
         call_seconds: the longest that a call may take.
 

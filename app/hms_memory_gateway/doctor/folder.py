@@ -4,7 +4,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -36,6 +36,12 @@ _ELSEWHERE = "choose another folder with --data-dir or HMS_GATEWAY_DATA_DIR"
 def usable(case: Case) -> Finding:
     """It is there or can be made, and is ours to write to."""
     folder = case.settings.data_dir
+    for way in (folder, *folder.parents):
+        if os.path.islink(way) and not os.path.exists(way):
+            return failure(
+                f"{way} is a link to {os.readlink(way)}, which is not there",
+                f"Make that folder, or {_ELSEWHERE}.",
+            )
     try:
         case.scratch  # noqa: B018 - making it is the test
     except OSError as error:
@@ -144,25 +150,24 @@ def _can_lock(handle: int) -> bool:
 
 def owned(case: Case) -> Finding:
     """What is kept belongs to the user who runs this, as the gateway will, too: a sample."""
-    user = os.geteuid()
-    for path in _kept(case.settings.data_dir):
-        with suppress(FileNotFoundError):  # a running gateway is free to remove it
-            owner = path.lstat().st_uid
-            if owner != user:
-                say = warning if os.access(path, os.R_OK | os.W_OK) else failure
-                return say(
-                    f"{path} belongs to uid {owner}, and this is uid {user}",
-                    f"Run the gateway, and this, as uid {owner}, or give all of it to this one: "
-                    f"chown -R {user} '{case.settings.data_dir}'",
-                )
+    user, folder = os.geteuid(), case.settings.data_dir
+    for path, state in _kept(folder):
+        if state.st_uid != user:
+            say = warning if os.access(path, os.R_OK | os.W_OK) else failure
+            return say(
+                f"{path} belongs to uid {state.st_uid}, and this is uid {user}",
+                f"Run the gateway, and this, as uid {state.st_uid}, or give all of it to this one: "
+                f"chown -R {user} {_places(folder)}",
+            )
     return ok(f"all that is kept belongs to uid {user}, who asks")
 
 
 def private(case: Case) -> Finding:
     """Nobody else can read what is kept: a sample, since there may be a million files."""
     folder = case.settings.data_dir
-    advice = f"Close it with: chmod -R go= '{folder}'"
-    modes = {path: mode for path in _kept(folder) if (mode := _open_to_others(path))}
+    advice = f"Close it with: chmod -R go= {_places(folder)}"
+    others = stat.S_IRWXG | stat.S_IRWXO
+    modes = {path: mode for path, state in _kept(folder) if (mode := state.st_mode & others)}
     for path, mode in modes.items():
         # that the folder itself can be read shows names of stores, and opens none of them
         if mode & (stat.S_IWOTH if path == folder else stat.S_IRWXO):
@@ -172,16 +177,26 @@ def private(case: Case) -> Finding:
     return ok("what is kept is open to its owner alone")
 
 
-def _kept(folder: Path) -> Iterator[Path]:
-    yield folder
-    yield folder / "stores"
-    for store in islice((folder / "stores").glob("*"), _SAMPLE):
-        yield store
-        yield from islice(store.rglob("*"), _SAMPLE)
+def _kept(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """A sample of what is there, and the state of each; a link in it is nothing that we keep."""
+    stores = folder / "stores"
+    yield from _states((folder, stores), os.stat)  # each of them may be a link to where it is
+    for store in islice(stores.glob("*"), _SAMPLE):
+        below = () if store.is_symlink() else islice(store.rglob("*"), _SAMPLE)
+        yield from _states((store, *below), os.lstat)
 
 
-def _open_to_others(path: Path) -> int:
-    try:
-        return path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    except OSError:  # it was removed, or is not ours to see
-        return 0
+def _states(
+    paths: Iterable[Path], look: Callable[[Path], os.stat_result]
+) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in paths:
+        with suppress(OSError):  # it was removed, or is not ours to see
+            state = look(path)
+            if not stat.S_ISLNK(state.st_mode):
+                yield path, state
+
+
+def _places(folder: Path) -> str:
+    """The folder as an argument of `chown -R` and `chmod -R`, which follow no links."""
+    ways = (one for one in (folder, folder / "stores") if one == folder or one.is_symlink())
+    return " ".join(f"'{one.resolve()}'" for one in ways)

@@ -1,7 +1,6 @@
 """Who may call, who listens, and an engine that is reached over the network."""
 
 import errno
-import socket
 
 import anyio
 import httpx2
@@ -9,6 +8,8 @@ import httpx2
 from hms_memory_gateway.local import client_options
 from hms_memory_gateway.ownership import Address, published
 from hms_memory_gateway.readiness import answers
+from hms_memory_gateway.server import listening
+from hms_memory_gateway.shared import engine_token
 from hms_memory_tool.errors import MemoryFault
 from hms_memory_tool.session import open_http
 from hms_memory_tool.store import ToolFailed
@@ -18,6 +19,8 @@ from .findings import Case, Finding, failure, ok, warning
 _ASK_SECONDS = 5.0
 _MIN_TOKEN = 16
 _OTHER_PORT = "choose another with --port or HMS_GATEWAY_PORT"
+# How it shows that an answer is not a gateway's: it is no JSON, or JSON of another shape.
+_NO_GATEWAY = (ValueError, RecursionError, TypeError, KeyError)
 _REASONS = {
     "draining": "It has been told to stop: wait for its end.",
     "engine_missing": "Put its hms-mcp back to where it was at its start, or restart it.",
@@ -56,9 +59,8 @@ def port(case: Case) -> Finding:
     if case.has_gateway and (address := published(case.settings.data_dir)):
         return _listener(case, address)
     host, number = case.settings.host, case.settings.port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, number), family=family).close()
+        listening(host, number).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return _listener(case)
@@ -82,24 +84,26 @@ def _listener(case: Case, address: Address | None = None) -> Finding:
     with httpx2.Client(**client_options(case.settings, url), timeout=_ASK_SECONDS) as http:
         where = f"{http.base_url.host} port {http.base_url.port}"
         try:
-            if not _is_gateway(http, address):
-                return failure(
-                    f"something else listens on {where}",
-                    f"End it, or {_OTHER_PORT}.",
-                )
-            return _answers(http, case)
+            if _is_gateway(http, address):
+                return _answers(http, case)
+        except _NO_GATEWAY:
+            pass  # it has the same answer to /healthz, and others to the rest
         except httpx2.HTTPError as error:
             return failure(
                 f"what listens on {where} gives no answer ({error})",
                 f"If it is a gateway, restart it. Otherwise end it, or {_OTHER_PORT}.",
             )
+    return failure(
+        f"something else listens on {where}",
+        f"End it, or {_OTHER_PORT}.",
+    )
 
 
 def _is_gateway(http: httpx2.Client, address: Address | None) -> bool:
     try:
         health = http.get("/healthz")
         is_one = bool(health.json() == {"status": "ok"}) and "X-Request-Id" in health.headers
-    except (httpx2.RemoteProtocolError, ValueError):  # another protocol, or another program
+    except (httpx2.RemoteProtocolError, *_NO_GATEWAY):  # another protocol, or another program
         return False
     given = health.headers.get("X-Gateway-Id")
     return is_one and (address is None or given == address.gateway_id)
@@ -114,12 +118,12 @@ def _answers(http: httpx2.Client, case: Case) -> Finding:
         )
     ready = http.get("/readyz")
     if ready.status_code != 200:
-        reason = ready.json().get("reason")
+        reason = ready.json()["reason"]
         advice = _REASONS.get(reason, "Look into its log.")
         return failure(f"the gateway at {url} is not ready: {reason}", advice)
     tools = http.get("/memory/tools")
     if tools.status_code != 200:
-        code = tools.json().get("code")
+        code = tools.json()["code"]
         return failure(
             f"the gateway at {url} refuses us: {code}",
             "Set HMS_GATEWAY_TOKEN as it has it, or restart it with this one.",
@@ -151,7 +155,7 @@ async def _ask(url: str, case: Case) -> str:
     limits = case.settings
     async with open_http(
         url,
-        case.environ.get("HMS_MCP_TOKEN"),
+        engine_token(case.environ),
         open_seconds=limits.open_seconds,
         call_seconds=limits.call_seconds,
     ) as session:
