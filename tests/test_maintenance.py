@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from hms_memory_gateway.engine import Engine
-from hms_memory_gateway.ownership import owned
 from hms_memory_gateway.settings import Settings
 from hms_memory_gateway.shared import shared
 
 from .conftest import Gateway, Serve, serving, shared_engine
 from .test_cli import environment, run, running
 from .test_compaction import found
-from .test_doctor import Stranger, stranger
 
 
 def test_a_store_is_compacted_on_demand_by_the_value_of_the_header(serve: Serve) -> None:
@@ -126,23 +124,6 @@ def test_a_store_that_was_moved_to_another_disk_is_compacted_and_forgets(serve: 
             assert client.command("view", path="/memories/f")[0]
             assert gateway.http.post("/namespaces/a/compact").status_code == 200
             assert not elsewhere.exists()
-
-
-@pytest.mark.parametrize(
-    ("status", "text"), [(200, b"[]"), (200, b"{}"), (404, b"[]"), (404, b"{}")]
-)
-def test_another_program_at_the_gateways_port_is_said_in_a_sentence(
-    engine: Engine, tmp_path: Path, status: int, text: bytes
-) -> None:
-    class Other(Stranger):
-        def do_POST(self) -> None:  # noqa: N802 - the server's name
-            self.answer(status, text)
-
-    with owned(tmp_path), stranger(Other) as port:
-        environ = environment(engine, tmp_path, HMS_GATEWAY_PORT=str(port))
-        done = run(environ, "namespaces", "compact", "a")
-    assert (done.returncode, "--port" in done.stdout) == (1, True), done
-    assert "Traceback" not in done.stderr
 
 
 _FULL = """

@@ -107,7 +107,7 @@ def eventually(is_so: Callable[[], object]) -> bool:
 def _answers(prometheus: Prometheus) -> bool:
     try:
         return bool(prometheus.query("hms_gateway_ready"))
-    except httpx2.HTTPError:
+    except (httpx2.HTTPError, ValueError):  # while it starts, it answers in words
         return False
 
 

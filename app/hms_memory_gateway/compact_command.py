@@ -77,15 +77,13 @@ async def _through_gateway(settings: Settings, folders: Folders, name: str | Non
             try:
                 answer = await http.post(f"/namespaces/{quote(name, safe='')}/compact")
                 body = answer.json()
-                if answer.is_success:
-                    return Compacted(**body)
-                detail = str(body["detail"])
-            # another program's answer is no JSON, or JSON of another shape
-            except (httpx2.HTTPError, ValueError, RecursionError, TypeError, KeyError) as error:
+            except (httpx2.HTTPError, ValueError) as error:
                 raise MemoryFault(
                     f"the gateway that uses the data folder does not answer any more at {url}"
                 ) from error
-            raise MemoryFault(detail)
+            if answer.is_success:
+                return Compacted(**body)
+            raise MemoryFault(str(body.get("detail", answer.status_code)))
 
         return await _each(_named(name, folders), compact)
 
