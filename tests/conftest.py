@@ -153,6 +153,14 @@ def stop(pid: int) -> None:
         time.sleep(0)  # let it run to where it stops
 
 
+def until(holds: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a fact about another process or thread, which cannot tell us."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.02)
+
+
 class Client:
     """Sends what an agent sends, for one namespace."""
 

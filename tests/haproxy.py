@@ -6,28 +6,19 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
 
+from .conftest import until
 from .ports import free_port
 from .programs import program
 from .test_cli import command
 
 CONFIGURATION = Path(__file__).parents[1] / "deploy" / "haproxy" / "haproxy.cfg"
-_PATIENCE_SECONDS = 20.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait for a fact about another process, which cannot tell us."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.02)
 
 
 class HAProxy:

@@ -4,7 +4,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from hms_memory_gateway.engine import Engine
 from hms_memory_gateway.folders import Folders
 
-from .conftest import engines_in
+from .conftest import engines_in, until
 
 ReadStore = Callable[[Path, str], dict[str, str]]
 
@@ -120,15 +119,8 @@ def test_no_kill_at_any_step_loses_or_doubles_anything(
 
 def _read(folder: Path, read_store: ReadStore) -> dict[str, str]:
     """What is there once the next gateway has started, and engines of the last one have gone."""
-    _wait_for_engines(folder)
+    until(lambda: not engines_in(folder), _SECONDS)
     Folders(folder).recover()
     assert not list((folder / "compaction" / "fresh").iterdir())
     assert not list((folder / "compaction" / "replaced").iterdir())
     return read_store(folder, "n")
-
-
-def _wait_for_engines(folder: Path) -> None:
-    until = time.monotonic() + _SECONDS
-    while engines_in(folder):
-        assert time.monotonic() < until, "an engine does not end"
-        time.sleep(0.01)

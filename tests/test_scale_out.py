@@ -15,7 +15,8 @@ from hms_memory_gateway.namespaces import mapped
 from hms_memory_gateway.ring import bucket, owners
 from hms_memory_tool import HolographicMemoryToolSync
 
-from .haproxy import HAProxy, balancing, until
+from .conftest import until
+from .haproxy import HAProxy, balancing
 from .ports import free_port
 from .test_cli import Process, command, environment, running
 

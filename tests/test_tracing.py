@@ -8,7 +8,6 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from time import monotonic, sleep
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -24,7 +23,7 @@ from hms_memory_gateway.otel import OPERATIONS, OpenTelemetry
 from hms_memory_gateway.tracing import Tracing, configured
 from hms_memory_tool.commands import COMMAND_NAMES
 
-from .conftest import Gateway, Serve
+from .conftest import Gateway, Serve, until
 from .test_cli import environment, run
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -277,7 +276,5 @@ def test_spans_reach_a_receiver(serve: Serve, monkeypatch: pytest.MonkeyPatch) -
         with serve(tracing=tracing) as gateway:
             gateway.client().command("view", path="/memories")
         tracing.close()  # it gives up after a while, but nothing is lost as long as we are here
-        deadline = monotonic() + 30
-        while not {"POST /memory/command", "read_memory", "tools/call list"} <= set(names):
-            assert monotonic() < deadline, names
-            sleep(0.01)
+        expected = {"POST /memory/command", "read_memory", "tools/call list"}
+        until(lambda: expected <= set(names), seconds=30)

@@ -92,6 +92,11 @@ def _compact(given: Mapping[str, Any]) -> int:
     return compact_stores(settings, _engine, os.environ, given["name"])
 
 
+def _trace(environ: Mapping[str, str]) -> None:
+    """Begin to trace as the gateway would, and end: how a wrong variable shows."""
+    configured(environ).close()
+
+
 def _examine(given: Mapping[str, Any]) -> int:
     logging.getLogger().setLevel(logging.WARNING)  # what it tries is no news
     settings, wrong = None, list[str]()
@@ -100,7 +105,7 @@ def _examine(given: Mapping[str, Any]) -> int:
     except ValidationError as error:
         wrong = list(_explained(error))
     is_shared = settings is not None and settings.hms_url is not None
-    for obey in (configured, engine_token) if is_shared else (configured,):
+    for obey in (_trace, engine_token) if is_shared else (_trace,):
         try:
             obey(os.environ)
         except VariableInvalid as error:

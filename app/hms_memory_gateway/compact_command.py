@@ -103,7 +103,7 @@ async def _url(settings: Settings) -> str:
             health = await http.get(f"{address.url}/healthz")
     except httpx2.HTTPError as error:
         raise _not_found(settings, address.url, "it does not answer") from error
-    if health.headers.get("X-Gateway-Id") != address.gateway_id:
+    if not address.is_answered_in(health.headers):
         raise _not_found(settings, address.url, "another program answers")
     return address.url
 

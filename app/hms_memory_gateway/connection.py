@@ -93,13 +93,12 @@ class Connection:
     @property
     def is_tended(self) -> bool:
         """Whether its store is being compacted, or should be before it is closed for idleness."""
-        upkeep = self._memory.upkeep if self._memory else None
-        return upkeep is not None and (upkeep.is_running or upkeep.is_due)
+        return self.is_being_compacted or (self._has_upkeep and self.upkeep.is_due)
 
     @property
     def is_being_compacted(self) -> bool:
         """Whether its store is being compacted; closing it would be in vain for both."""
-        return bool(self._memory and self._memory.upkeep and self._memory.upkeep.is_running)
+        return self._has_upkeep and self.upkeep.is_running
 
     @property
     def upkeep(self) -> Upkeep:
@@ -111,6 +110,10 @@ class Connection:
         if self._memory is None or self._memory.upkeep is None:
             raise CompactionUnsupported
         return self._memory.upkeep
+
+    @property
+    def _has_upkeep(self) -> bool:
+        return self._memory is not None and self._memory.upkeep is not None
 
     @property
     def is_idle(self) -> bool:

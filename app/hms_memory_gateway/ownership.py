@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 from .folders import FolderUnusable
 
 LOCK = ".gateway.lock"
+ID_HEADER = "X-Gateway-Id"
 _ADDRESS = ".gateway.json"
 
 
@@ -31,6 +32,10 @@ class Address:
 
     url: str
     gateway_id: str
+
+    def is_answered_in(self, headers: Mapping[str, str]) -> bool:
+        """Whether these are of an answer of its, and of no other's."""
+        return headers.get(ID_HEADER) == self.gateway_id
 
 
 @contextmanager

@@ -146,9 +146,7 @@ class Pool:
             yield files
 
     async def compact(
-        self,
-        namespace: str,
-        progress: Progress = lambda done, total: None,
+        self, namespace: str, progress: Progress = lambda done, total: None
     ) -> Compacted:
         """Compact the store of a namespace, opening it first if need be.
 

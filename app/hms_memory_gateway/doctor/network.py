@@ -105,8 +105,7 @@ def _is_gateway(http: httpx2.Client, address: Address | None) -> bool:
         is_one = bool(health.json() == {"status": "ok"}) and "X-Request-Id" in health.headers
     except (httpx2.RemoteProtocolError, *_NO_GATEWAY):  # another protocol, or another program
         return False
-    given = health.headers.get("X-Gateway-Id")
-    return is_one and (address is None or given == address.gateway_id)
+    return is_one and (address is None or address.is_answered_in(health.headers))
 
 
 def _answers(http: httpx2.Client, case: Case) -> Finding:

@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from hms_memory_gateway import documentation
+from hms_memory_gateway.ownership import ID_HEADER
 
 router = APIRouter(tags=["operations"], default_response_class=JSONResponse)
 
@@ -15,7 +16,7 @@ async def healthz(request: Request) -> JSONResponse:
 
     `X-Gateway-Id` is another one after each start.
     """
-    return JSONResponse({"status": "ok"}, headers={"X-Gateway-Id": request.state.gateway_id})
+    return JSONResponse({"status": "ok"}, headers={ID_HEADER: request.state.gateway_id})
 
 
 @router.get("/readyz", **documentation.READYZ)
